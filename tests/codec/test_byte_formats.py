@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin import FormatError
-from fkjoin.codec import combined_key, messages, records, versions
-from fkjoin.codec.arrays import equal, lengths, masked
+from fkjoin.codec import combined_key, messages, records, tags, versions
+from fkjoin.codec.arrays import equal, masked
 from fkjoin.codec.rows import KeyCodec, RowCodec, unsupported
 from fkjoin.spark import buckets as buckets_module
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket, spark_hash
@@ -64,47 +64,36 @@ def test_versions_of_a_source_compare_as_their_tuples(one: list[int], other: lis
     assert (version(*one) > version(*other)) == (one > other)
 
 
-def test_versions_of_different_sources_start_over() -> None:
-    assert newer(version(1), version(9, source=OTHER))
-    assert newer(version(9, source=OTHER), version(1))
-
-
 def test_starting_over_is_told_from_being_newer_and_from_a_right_row_that_comes_or_goes() -> None:
-    held = version(5) + version(5, source=OTHER)
-    for arriving, restarts in [
-        (version(6) + version(1), False),
-        (version(5) + version(1), True),
-        (version(1, source=OTHER) + version(5, source=OTHER), True),
-        (version(5) + versions.absent(1), False),
-        (held, False),
-    ]:
-        assert versions.compare(array(arriving), array(held))[1].tolist() == [restarts]
-    assert not versions.compare(array(held), array(version(5) + versions.absent(1)))[1].any()
+    held, alone = version(5) + version(5, source=OTHER), version(5) + versions.absent(1)
+    arriving = (
+        version(6) + version(1),
+        version(5) + version(1),
+        version(1, source=OTHER) + version(5, source=OTHER),
+        alone,
+        held,
+    )
+    newer, restarts = versions.compare(array(*arriving, held), array(*[held] * 5, alone))
+    assert newer.tolist() == [True, True, True, False, False, True]
+    assert restarts.tolist() == [False, True, True, False, False, False]
 
 
-def test_pairs_compare_from_the_left_and_an_absent_right_row_is_oldest() -> None:
-    absent = versions.absent(1)
-    ordered = [version(1) + absent, version(1) + version(-5, source=OTHER), version(1) + version(2, source=OTHER)]
-    ordered += [version(2) + absent, version(2) + version(1, source=OTHER)]
-    for low, one in enumerate(ordered):
-        for high, other in enumerate(ordered):
-            assert newer(other, one) == (high > low), (low, high)
+NUMBERS = st.integers(-9, 9) | INT64
 
 
-@given(st.lists(st.tuples(INT64, st.none() | INT64), min_size=1, max_size=8))
-def test_sorting_agrees_with_comparing(pairs: list[tuple[int, int | None]]) -> None:
+@given(st.lists(st.tuples(NUMBERS, st.none() | NUMBERS), max_size=8, unique=True))
+def test_pairs_compare_and_sort_from_the_left_and_an_absent_right_row_is_oldest(pairs: list[Any]) -> None:
     made = [version(a) + (versions.absent(1) if b is None else version(b, source=OTHER)) for a, b in pairs]
     order = np.lexsort((np.zeros(len(made)), *versions.sort_columns(array(*made))))
-    ordered = [made[place] for place in order]
-    for one, other in itertools.pairwise(ordered):
-        assert other == one or newer(other, one)
+    assert [pairs[place] for place in order] == sorted(pairs, key=lambda pair: (pair[0], pair[1] is not None, pair[1]))
+    for one, other in itertools.combinations([made[place] for place in order], 2):
+        assert (newer(other, one), newer(one, other)) == (True, False)
 
 
 def test_numbers_of_parts() -> None:
     both = array(version(1, 2) + version(7, source=OTHER), version(3, 4) + versions.absent(1))
-    assert versions.numbers(both, 0, 1).to_pylist() == [[1, 2], [3, 4]]
-    assert versions.numbers(both, 1, 2).to_pylist() == [[7], None]
-    assert versions.numbers(both, 0, 2).to_pylist() == [[1, 2, 7], [3, 4]]
+    first, last, all_of_them = (versions.numbers(both, *parts).to_pylist() for parts in [(0, 1), (1, 2), (0, 2)])
+    assert (first, last, all_of_them) == ([[1, 2], [3, 4]], [[7], None], [[1, 2, 7], [3, 4]])
 
 
 def test_version_bytes() -> None:
@@ -120,36 +109,20 @@ def test_a_cut_off_version_is_refused() -> None:
 # records and messages
 
 
-@given(
-    st.lists(
-        st.none() | st.tuples(st.integers(0, 255), INT64, st.binary(max_size=20), st.binary(max_size=5)),
-        min_size=1,
-    )
-)
+RECORDS = st.tuples(st.integers(0, 255), INT64, st.binary(max_size=20), st.binary(max_size=5))
+
+
+@given(st.lists(st.none() | RECORDS, min_size=1))
 def test_records_round_trip(rows: list[tuple[int, int, bytes, bytes] | None]) -> None:
-    there = [row for row in rows if row is not None]
-    encoded = iter(
-        records.encode(
-            np.array([row[0] for row in there], np.uint8),
-            np.array([row[1] for row in there], np.int64),
-            array(*(row[2] for row in there)),
-            array(*(row[3] for row in there)),
-        ).to_pylist()
-    )
-    decoded = records.decode(array(*(None if row is None else next(encoded) for row in rows)))
-    for place, row in enumerate(rows):
-        assert decoded.exists[place] == (row is not None)
-        if row is None:
-            assert decoded.version[place].as_py() == b""
-            assert decoded.body[place].as_py() is None
-        else:
-            found = (
-                decoded.flags[place],
-                decoded.ts[place],
-                decoded.version[place].as_py(),
-                decoded.body[place].as_py(),
-            )
-            assert found == row
+    exists = np.array([row is not None for row in rows])
+    flags, ts, version, body = zip(*(row or (9, 9, b"under", b"a null") for row in rows), strict=True)
+    encoded = records.encode(np.array(flags, np.uint8), np.array(ts), array(*version), array(*body))
+    decoded = records.decode(masked(encoded, exists))
+    assert decoded.exists.tolist() == exists.tolist()
+    columns = decoded.flags.tolist(), decoded.version.to_pylist(), decoded.body.to_pylist()
+    wanted = [(row[0], row[2], row[3]) if row else (0, b"", None) for row in rows]
+    assert list(zip(*columns, strict=True)) == wanted
+    assert decoded.ts[exists].tolist() == np.array(ts)[exists].tolist()
 
 
 def test_record_bytes_and_unknown_format() -> None:
@@ -174,9 +147,8 @@ def test_packed_messages_round_trip_and_unknown_ones_are_refused() -> None:
 
 def over_bytes(items: list[bytes | None]) -> pa.LargeBinaryArray:
     """An array with bytes under its nulls, as ``masked`` makes them."""
-    made = masked(array(*(b"dead" if item is None else item for item in items)), np.array([item is not None for item in items]))
-    assert lengths(made).sum() == sum(4 if item is None else len(item) for item in items)
-    return made
+    there = np.array([item is not None for item in items])
+    return masked(array(*(b"dead" if item is None else item for item in items)), there)
 
 
 @given(st.lists(st.tuples(st.none() | st.binary(max_size=4), st.none() | st.binary(max_size=4)), min_size=1))
@@ -282,6 +254,16 @@ def test_keys_that_compare_equal_have_equal_bytes() -> None:
 def test_a_type_without_byte_form_is_named() -> None:
     assert unsupported(SCHEMA) is None
     assert "n: type null has no byte form" in (unsupported(pa.schema([("a", pa.int8()), ("n", pa.null())])) or "")
+
+
+def test_the_first_bytes_of_keys_in_stores() -> None:
+    tags_of: dict[str, str] = {}
+    for name, value in vars(tags).items():
+        if isinstance(value, bytes):
+            tags_of[name] = value.decode()
+    in_any_store = {"ROW": "d", "RIGHT": "r", "SUBSCRIBER": "s", "DUE": "t", "BORROWED": "b", "EXTREME": "o"}
+    in_some = {"WAITING": "p", "EMITTED": "e", "ENDS": "e", "CLOSES": "w", "TIME": "h"}
+    assert tags_of == in_any_store | in_some
 
 
 # buckets

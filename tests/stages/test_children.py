@@ -19,10 +19,9 @@ from tests.support.sampling import examples
 @given(history=histories(40), cut=st.integers(1, 12), page=st.integers(1, 4), at_a_time=st.integers(1, 3))
 @settings(max_examples=examples(100))
 def test_after_every_batch_each_right_row_has_its_left_rows(history: list[Change], cut: int, page: int, at_a_time: int) -> None:
-    module = importlib.import_module("fkjoin.stages.children")
-    maps, before = Maps(page), module.AT_A_TIME
-    module.AT_A_TIME = at_a_time
-    try:
+    maps = Maps(page)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(importlib.import_module("fkjoin.stages.children"), "AT_A_TIME", at_a_time)
         for start in range(0, len(history), cut):
             part = history[start : start + cut]
             maps.batch(part)
@@ -30,8 +29,6 @@ def test_after_every_batch_each_right_row_has_its_left_rows(history: list[Change
             sent = maps.sent
             maps.batch(part)
             assert maps.sent == sent, "what comes again changes nothing"
-    finally:
-        module.AT_A_TIME = before
 
 
 def test_one_change_of_many_children_writes_that_child_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,6 @@ class Windows:
 
     size: int = 10
     slide: int = 10
-    grace: int = 0
     sources: int = 1
     idle: int | None = None
     fold: Fold = FOLD
@@ -87,7 +86,7 @@ class Windows:
 
     def __post_init__(self) -> None:
         self.windows = TimeWindows(self.size, self.slide, GROUP)
-        self.closing = Closing(self.windows, self.grace, tuple(map(str, range(self.sources))), self.idle)
+        self.closing = Closing(self.windows, 0, tuple(map(str, range(self.sources))), self.idle)
         self.stores = MemoryStore(), MemoryStore(page_entries=3), MemoryStore()
         self.sent: dict[Window, tuple[Any, ...]] = {}
         self.letters = 0
@@ -163,7 +162,7 @@ class Model:
     """A plain recomputation, batch by batch: which windows there are, which are closed, and what is in them."""
 
     def __init__(self, of: Windows) -> None:
-        self.of, self.time, self.late = of, -math.inf, 0
+        self.of, self.time, self.closed, self.late = of, -math.inf, -math.inf, 0
         self.times = [-math.inf] * of.sources
         self.since: list[int | None] = [None] * of.sources
         self.tick = 0
@@ -181,14 +180,15 @@ class Model:
             after = self._contributes(one)
             self.rows[key] = one
             for window in before.keys() | after.keys():
-                if window[0] + self.of.grace <= self.time:
+                if window[0] <= self.closed:
                     self.late += before.get(window) != after.get(window)
                 elif window in after:
                     self.contents[window][key] = after[window]
                 else:
                     self.contents[window].pop(key, None)
         self._go_on(batch)
-        for window in [one for one in self.contents if one[0] + self.of.grace <= self.time]:
+        self.closed = max(self.closed, self.time - self.of.closing.grace)
+        for window in [one for one in self.contents if one[0] <= self.closed]:
             if found := sorted(self.contents.pop(window).values()):
                 self.sent[window] = len(found), sum(found), found[0], len(set(found)), found
 
@@ -226,33 +226,41 @@ CHANGES = st.builds(
     source=st.integers(0, 1),
 )
 BATCHES = st.lists(
-    st.tuples(st.lists(CHANGES, max_size=6, unique_by=lambda one: (one.key, one.version)), st.none() | st.integers(-5, 12)),
+    st.tuples(
+        st.lists(CHANGES, max_size=6, unique_by=lambda one: (one.key, one.version)),
+        st.none() | st.integers(-5, 12),
+        st.sampled_from([None, None, 0, 5, 15, 200]),
+    ),
     max_size=10,
 )
+"""Changes, by how much the clock goes on, and a new grace time."""
 
 
 @given(
     batches=BATCHES,
     shape=st.sampled_from([(10, 10), (10, 5), (7, 3), (3, 1)]),
-    grace=st.integers(0, 15) | st.just(200),
     idle=st.none() | st.integers(1, 10),
     crashes=st.sets(st.integers(0, 9)),
     twice=st.booleans(),
 )
 @settings(max_examples=examples(120))
 def test_a_window_has_one_result_of_all_that_came_before_it_closed(
-    batches: list[tuple[list[Change], int | None]],
+    batches: list[tuple[list[Change], int | None, int | None]],
     shape: tuple[int, int],
-    grace: int,
     idle: int | None,
     crashes: set[int],
     twice: bool,
 ) -> None:
-    """Any order, duplicates, batches cut anywhere or lost and done again, sources that are idle, clocks that are set back."""
-    stages = Windows(*shape, grace=grace, sources=2, idle=idle)
+    """Any order, duplicates, batches cut anywhere or lost and done again, sources that are idle, clocks that are set back.
+
+    What has closed stays closed when the grace time becomes longer, and a shorter one closes windows with the next batch.
+    """
+    stages = Windows(*shape, sources=2, idle=idle)
     model, tick = Model(stages), 0
-    for number, (changes, more) in enumerate(batches):
+    for number, (changes, more, grace) in enumerate(batches):
         tick += more or 0
+        if grace is not None:
+            stages.closing = replace(stages.closing, grace=grace)
         batch = Batch([*changes, *changes] if twice else changes, None if more is None else tick)
         if number in crashes:
             stages.crash(batch)
@@ -269,25 +277,6 @@ def test_a_window_has_one_result_of_all_that_came_before_it_closed(
     if not model.late:
         assert {window: row[-1] for window, row in stages.sent.items()} == final(model.rows.values(), *shape)
     assert [key for key, _ in stages.stores[1].items()] == [b"h"], "closed windows leave the store, members and all"
-
-
-def test_a_window_stays_closed_when_the_grace_time_becomes_longer() -> None:
-    stages = Windows()
-    stages.batch(Batch([Change("a", 1, 1, "n", 5), Change("b", 1, 11, "n", 1)]))
-    assert stages.sent == {(10, "n"): (1, 5, 5, 1, [5])}
-    stages.closing = replace(stages.closing, grace=1000)
-    stages.batch(Batch([Change("c", 1, 2, "n", 3)]))
-    stages.batch(Batch([Change("d", 1, 5000, "n", None)]))
-    assert stages.count["late-dropped"] == stages.letters == 1
-    assert {end for end, _ in stages.sent} == {10, 20}
-
-
-def test_a_shorter_grace_time_closes_windows_with_the_next_batch() -> None:
-    stages = Windows(grace=1000)
-    stages.batch(Batch([Change("a", 1, 1, "n", 5), Change("b", 1, 30, "n", 1)]))
-    stages.closing = replace(stages.closing, grace=0)
-    stages.batch(Batch([Change("c", 1, 2, "n", 3)]))
-    assert (stages.sent, stages.count["late-dropped"]) == ({(10, "n"): (2, 8, 3, 2, [3, 5])}, 0)
 
 
 def times(*latest: int | None, tick: int | None = None) -> Arrivals:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import versions
-from fkjoin.codec.arrays import as_bytes, masked, paired, valid
+from fkjoin.codec.arrays import Bools, as_bytes, masked, paired, valid
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.messages import CHANGE, JOINED, column, table
 from fkjoin.codec.rows import RowCodec
@@ -18,7 +18,7 @@ from fkjoin.codec.vectors import Columns, Where
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.stages import Counters, aggregate, join_rows, regroup, rekey, resolve, split_rows, subscription
+from fkjoin.stages import Counters, aggregate, join_rows, regroup, resolve, split_rows
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Carry, Contribute, Fields
 from fkjoin.state import MemoryStore
@@ -63,10 +63,29 @@ def changes(rows: list[tuple[int, Any]], *, left: bool) -> pa.Table:
 def joined(join: MemoryJoin, part: list[tuple[int, Any]]) -> tuple[pa.Table, pa.Table]:
     """The answers of one batch of events of both sides, and the results."""
     sides = [changes([one for one in part if one[1][0] == left], left=left) for left in (True, False)]
-    rekeyed = rekey(sides[0], join.stores[0], join.count, **TIMES)
-    pages = subscription(rekeyed.subscriptions, sides[1], join.stores[1], join.count, in_order=True, **TIMES)
-    answers = pa.concat_tables([rekeyed.answers, *pages])
-    return answers, resolve(join_rows(answers, join.how), join.stores[2], join.count, **TIMES)
+    answers = join.answers(*sides)
+    return answers, join.resolved(answers)
+
+
+def batches(events: list[Any], cut: int) -> Iterator[list[tuple[int, Any]]]:
+    """Events with their numbers."""
+    numbered = list(enumerate(events))
+    for start in range(0, len(events), cut):
+        yield numbered[start : start + cut]
+
+
+def live(seen: dict[bytes, bytes | None]) -> dict[bytes, bytes]:
+    return {key: value for key, value in seen.items() if value is not None}
+
+
+def decoded(results: pa.Table) -> tuple[pa.StructArray, pa.StructArray, pa.Array, Bools]:
+    """Left and right rows of results, their keys, and which are there."""
+    value = column(results, "value")
+    rows = []
+    for schema, side in zip((LEFT, RIGHT), split_rows(value), strict=True):
+        fields = RowCodec(schema).decode(side)
+        rows.append(pa.StructArray.from_arrays(fields, fields=list(schema), mask=pa.array(~valid(side))))
+    return *rows, column(results, "key").cast(pa.large_string()).cast(pa.string()), valid(value)
 
 
 @given(
@@ -85,28 +104,23 @@ def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int
     join = MemoryJoin(how)
     merged, plain = (((MemoryStore(), MemoryStore()), dict[bytes, Any]()) for _ in range(2))
     count = Counters()
-    numbered = list(enumerate(events))
-    for start in range(0, len(events), cut):
-        answers, results = joined(join, numbered[start : start + cut])
+    for part in batches(events, cut):
+        answers, results = joined(join, part)
         for (stores, seen), rows in ((merged, take(answers)), (plain, contributed(results, by_region))):
             grouped = regroup(rows, stores[0], count, **TIMES)
             made = aggregate(grouped, stores[1], count, FOLD, source=b"aggregat", **TIMES)
-            seen.update({one["key"]: (one["operation"], one["value"]) for one in made.to_pylist()})
-        live = [{key: value for key, (_, value) in seen.items() if value is not None} for _, seen in (merged, plain)]
-        assert live[0] == live[1]
+            seen |= {one["key"]: one["value"] for one in made.to_pylist()}
+        assert live(merged[1]) == live(plain[1])
 
 
 def contributed(results: pa.Table, by_region: bool) -> pa.Table:
     """Results of the join as rows that contribute."""
-    value = column(results, "value")
-    left, right = (RowCodec(schema).decode(side) for schema, side in zip((LEFT, RIGHT), split_rows(value), strict=True))
-    key = column(results, "key").cast(pa.large_string()).cast(pa.string())
-    region = right[1] if by_region else key
+    left, right, key, there = decoded(results)
+    region = right.flatten()[1] if by_region else key
     group = RowCodec(GROUP, canonical=True).encode([region, key], len(results))
-    values = RowCodec(VALUE).encode([left[1], left[2].flatten()[1]], len(results))
-    there = valid(value) & valid(region)
-    ts, version = column(results, "ts"), column(results, "version")
-    return table(JOINED, column(results, "key"), version, masked(paired(group, values), there), ~valid(value), ts)
+    (_, n, deep), ts, version = left.flatten(), column(results, "ts"), column(results, "version")
+    values = masked(paired(group, RowCodec(VALUE).encode([n, deep.flatten()[1]], len(results))), there & valid(region))
+    return table(JOINED, column(results, "key"), version, values, ~there, ts)
 
 
 ROW = pa.schema([("region", pa.string()), ("m", pa.int64()), ("id", pa.string()), ("deep", LEFT.field("deep").type)])
@@ -142,29 +156,25 @@ def test_rows_made_of_answers_are_those_made_of_results(events: list[Any], cut: 
     make = Joined(AnswerRows(Fields(KEY, LEFT, RIGHT, how), RowMaker(None, steps)), ROW)
     join, own = MemoryJoin(how), MemoryStore()
     count, whole, fewer = Counters(), dict[bytes, Any](), dict[bytes, Any]()
-    numbered = list(enumerate(events))
-    for start in range(0, len(events), cut):
-        answers, results = joined(join, numbered[start : start + cut])
+    for part in batches(events, cut):
+        answers, results = joined(join, part)
         whole.update(zip(column(results, "key").to_pylist(), as_made(results, some), strict=True))
         made, as_they_are = make(answers), join_rows(answers, how)
         assert made.drop_columns("value").equals(as_they_are.drop_columns("value")), "a row without a result is not gone"
         for one in resolve(made, own, count, **TIMES).to_pylist():
             assert one["value"] != fewer.get(one["key"]), "nothing has changed"
             fewer[one["key"]] = one["value"]
-        live = [{key: value for key, value in seen.items() if value is not None} for seen in (whole, fewer)]
-        assert live[0] == live[1]
+        assert live(whole) == live(fewer)
 
 
 def as_made(results: pa.Table, some: bool) -> list[Any]:
     """The rows that the test makes, in bytes; None of deletes and of those that are left out."""
-    value = column(results, "value")
-    left, right = (RowCodec(schema).decode(side) for schema, side in zip((LEFT, RIGHT), split_rows(value), strict=True))
-    key = column(results, "key").cast(pa.large_string()).cast(pa.string())
-    deep = left[2].to_pylist()
-    columns = [right[1], pa.array([one and one["m"] for one in deep], pa.int64()), key, pa.array(deep, ROW.field("deep").type)]
-    there = np.array([not some or (n is not None and n > 0) for n in left[1].to_pylist()], bool)
-    rows: list[Any] = masked(RowCodec(ROW).encode(columns, len(results)), valid(value) & there).to_pylist()
-    return rows
+    left, right, key, there = decoded(results)
+    _, n, deep = left.flatten()
+    if some:
+        there = there & (n.fill_null(0).to_numpy() > 0)
+    rows = RowCodec(ROW).encode([right.flatten()[1], deep.flatten()[1], key, deep], len(results))
+    return list(masked(rows, there).to_pylist())
 
 
 REGION = pa.schema([("region", pa.string())])
@@ -186,18 +196,15 @@ def test_answers_make_the_same_joins_as_results(events: list[Any], cut: int, how
     carry = Carry(Fields(KEY, LEFT, RIGHT, how), (first,), (("left", ()), ("right", ()), ("key", ("id",))), REGION, BOTH)
     join = MemoryJoin(how)
     merged, plain = ((MemoryJoin(then), dict[bytes, Any]()) for _ in range(2))
-    numbered = list(enumerate(events))
-    for start in range(0, len(events), cut):
-        part = numbered[start : start + cut]
+    for part in batches(events, cut):
         of_joined = [one for one in part if len(one[1]) == 5]
         regions = region_changes([one for one in part if len(one[1]) == 2])
         answers, results = joined(join, of_joined)
         for (other, seen), left in ((merged, carry(answers)), (plain, carried(results, by_region))):
             made = other.process(left, regions).to_pylist()
             assert all(one["operation"] != 2 or seen.get(one["key"]) is not None for one in made), "a stale tombstone"
-            seen.update({one["key"]: one["value"] for one in made})
-        live = [{key: value for key, value in seen.items() if value is not None} for _, seen in (merged, plain)]
-        assert live[0] == live[1]
+            seen |= {one["key"]: one["value"] for one in made}
+        assert live(merged[1]) == live(plain[1])
 
 
 def region_changes(rows: list[tuple[int, Any]]) -> pa.Table:
@@ -208,14 +215,8 @@ def region_changes(rows: list[tuple[int, Any]]) -> pa.Table:
 
 def carried(results: pa.Table, by_region: bool) -> pa.Table:
     """Results of the join as changes of the next one's left table."""
-    value = column(results, "value")
-    sides = [
-        pa.StructArray.from_arrays(RowCodec(schema).decode(side), fields=list(schema), mask=pa.array(~valid(side)))
-        for schema, side in zip((LEFT, RIGHT), split_rows(value), strict=True)
-    ]
-    key = column(results, "key").cast(pa.large_string()).cast(pa.string())
-    there = valid(value)
-    row = masked(RowCodec(BOTH).encode([*sides, key], len(results)), there)
-    foreign = sides[1].flatten()[1] if by_region else sides[0].flatten()[0]
+    left, right, key, there = decoded(results)
+    row = masked(RowCodec(BOTH).encode([left, right, key], len(results)), there)
+    foreign = right.flatten()[1] if by_region else left.flatten()[0]
     version, ts = column(results, "version"), column(results, "ts")
     return table(CHANGE, column(results, "key"), masked(as_bytes(foreign), there), row, version, ts)

@@ -7,7 +7,6 @@ is walked, and why that is all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -40,8 +39,8 @@ from fkjoin.stages import (
 from fkjoin.stages import subscription as answers_of
 from fkjoin.state import MemoryStore
 from tests.support import flat_maps, grouping, multi_join, oracle, pairing
-from tests.support.exploring import History, Node, System, WrongEndError
-from tests.support.machines import END, Message, Tables, messages_of
+from tests.support.exploring import History, Node, System
+from tests.support.machines import END, Tables, messages_of
 from tests.support.sampling import sampled
 
 TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
@@ -67,16 +66,11 @@ def join(how: Any, *, at_once: int = 1, in_order: bool = False) -> System:
     def resolved(came: Tables, store: MemoryStore) -> Tables:
         return {"result": resolve(join_rows(came["answer"], how), store, Counters(), in_order=in_order, **TIMES)}
 
-    def to(message: Message) -> Node:
-        if message.channel == "subscription":
-            return Node("subscription", message.of("foreign_key"))
-        stage = {"left": "rekey", "right": "subscription", "answer": "resolve"}[message.channel]
-        return Node(stage, message.of("key"))
-
     def row(value: bytes) -> tuple[str, str | None]:
         one, other = (side[0].as_py() for side in split_rows(pa.array([value], BYTES)))
         return one.decode(), other and other.decode()
 
+    to = {"left": "rekey", "right": "subscription", "subscription": "subscription", "answer": "resolve"}
     return System({"rekey": rekeyed, "subscription": subscribed, "resolve": resolved}, to, row, at_once)
 
 
@@ -145,15 +139,11 @@ def joins(how: tuple[str, str], *, at_once: int = 1, in_order: bool = False) -> 
     def gathered(came: Tables, store: MemoryStore) -> Tables:
         return {"result": gather(came["part"], store, Counters(), of, in_order=in_order, **TIMES)}
 
-    def to(message: Message) -> Node:
-        if message.channel == "subscription":
-            return Node("subscription", message.of("foreign_key"))
-        return Node({"left": "scatter", "right": "subscription", "part": "gather"}[message.channel], message.of("key"))
-
     def row(value: bytes) -> multi_join.Row:
         _, left, both, second = (column[0].as_py() for column in RowCodec(of.schema).decode(pa.array([value], BYTES)))
         return left, both["first"] and both["first"]["text"], second
 
+    to = {"left": "scatter", "right": "subscription", "subscription": "subscription", "part": "gather"}
     return System({"scatter": scattered, "subscription": subscribed, "gather": gathered}, to, row, at_once)
 
 
@@ -210,7 +200,7 @@ def joins_by_key(how: Any, *, at_once: int = 1) -> System:
         made = pair(came["numbered"], store, Counters(), lambda rows: join_rows(rows, how), parts=(1, 1), **TIMES)
         return {"result": made}
 
-    return System({"pair": paired}, lambda message: Node("pair", message.of("key")), pairing.pair_of, at_once)
+    return System({"pair": paired}, {"numbered": "pair"}, pairing.pair_of, at_once)
 
 
 def joins_by_key_cases(lefts: int, rights: int, how: str) -> Iterator[History]:
@@ -249,12 +239,10 @@ def aggregates(*, at_once: int = 1, guarded: bool = True) -> System:
         start_counting_anew(store)
         return {"result": results}
 
-    def to(message: Message) -> Node:
-        return Node("regroup" if message.channel == "row" else "aggregate", message.of("key"))
-
     def row(value: bytes) -> tuple[int, ...]:
         return tuple(column[0].as_py() for column in RowCodec(SUMMED.schema).decode(pa.array([value], BYTES)))
 
+    to = {"row": "regroup", "grouped": "aggregate"}
     return System({"regroup": regrouped, "aggregate": aggregated}, to, row, at_once)
 
 
@@ -309,10 +297,7 @@ def flat_map(*, at_once: int = 1) -> System:
         start_counting_anew(store)
         return {"result": results}
 
-    def to(message: Message) -> Node:
-        return Node("spread" if message.channel == "row" else "owners", message.of("key"))
-
-    return System({"spread": spread_out, "owners": shown}, to, bytes.decode, at_once)
+    return System({"spread": spread_out, "owners": shown}, {"row": "spread", "grouped": "owners"}, bytes.decode, at_once)
 
 
 OUTPUTS: list[dict[str, str] | None] = [
@@ -427,32 +412,3 @@ def test_in_one_query_an_aggregate_is_a_recomputation_after_every_batch(first: i
 def test_a_flat_map_is_a_recomputation_after_every_batch(first: int, second: int, at_once: int) -> None:
     """Two rows, each with or without an output under each of two keys, so that both make one, hide it, and take it back."""
     assert flat_map(at_once=at_once).lockstep(flat_map_cases(first, second)) > ENDS
-
-
-def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, **only: bool) -> None:
-    """Make a stage take stale messages as new, where it compares them with the arguments ``only``."""
-    module: Any = import_module(f"fkjoin.stages.{name}")
-    newest_only = module.newest_only
-
-    def all_of_them(*columns: Any, **how: Any) -> Any:
-        return newest_only(*columns, **(how | {"in_order": True} if only.items() <= how.items() else how))
-
-    monkeypatch.setattr(module, "newest_only", all_of_them)
-
-
-def test_a_broken_rule_is_found_and_the_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    taking_all("resolve", monkeypatch)
-    with pytest.raises(WrongEndError) as found:
-        join("left").check(join_cases(2, 1, "left"))
-    *_, last = told = str(found.value).strip().splitlines()
-    assert "('x', None), and the final tables to ('x', 'p')" in last
-    assert len(told) < 15
-
-
-def test_what_a_broken_rule_does_in_one_query_is_found_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    taking_all("sides", monkeypatch, as_read=True)
-    with pytest.raises(WrongEndError) as found:
-        join("left", in_order=True).lockstep(join_cases(1, 2, "left"))
-    *batches, end = str(found.value).strip().splitlines()
-    assert len(batches) == 3
-    assert "('x', 'p'), and the final tables to ('x', 'q')" in end

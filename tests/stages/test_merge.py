@@ -22,7 +22,7 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import NUMBERED, column, table
 from fkjoin.kafka.positions import OriginsOf, RootsOf
-from fkjoin.stages import Counters, counters, merge
+from fkjoin.stages import Counters, merge
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.state import MemoryStore
 from tests.support.merging import ROWS, Event, apply, messages, overlaid
@@ -41,14 +41,13 @@ class Merging:
         self.table: dict[str, bytes] = {}
         self.versions: dict[str, list[int]] = {}
 
-    def batch(self, events: list[Event], **how: Any) -> list[dict[str, Any]]:
+    def batch(self, events: list[Event]) -> None:
         store = GuardedStore(self.memory, "merge")
-        made = merge(messages(events), store, self.count, 3, source=b"a-merged", **{**self.how, **how})
+        made = merge(messages(events), store, self.count, 3, source=b"a-merged", **self.how)
         apply(made, self.table)
         for one in made.to_pylist():
             (number,) = versions.decode(one["version"])[0][1]
             self.versions.setdefault(one["key"].decode(), []).append(number)
-        return list(made.to_pylist())
 
 
 @given(events=st.lists(EVENT, max_size=40), cut=st.integers(1, 9))
@@ -109,17 +108,6 @@ def test_a_reader_of_the_positions_of_a_merge_ends_with_its_rows(events: list[Ev
         gone, ts = columns[2].is_null(), np.zeros(len(key), np.int64)
         apply(merge(table(NUMBERED, *columns, gone, ts, np.zeros(len(key), np.int8)), seen, Counters(), 1, **how), found)
     assert found == overlaid(events)
-
-
-def test_what_is_not_there_is_never_deleted_and_marks_end() -> None:
-    merging = Merging()
-    assert merging.batch([(0, "k", 5, None)]) == []
-    assert merging.count[counters.TOMBSTONES] == 1
-    assert merging.batch([(0, "k", 4, b"stale")], now_ms=999) == []
-    assert merging.batch([(1, "other", 1, b"row")], now_ms=1000)[0]["value"] == b"row"
-    assert merging.batch([(0, "k", 4, b"stale")], now_ms=1001)[0]["value"] == b"stale", "its mark was swept away"
-    kept = merging.memory.get_many(pa.array([b"dother"], pa.large_binary()))
-    assert kept.is_valid().to_pylist() == [True]
 
 
 def test_every_update_is_sent_if_wanted() -> None:

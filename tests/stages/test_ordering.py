@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ from fkjoin.codec import records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import newest_only
-from fkjoin.state import order
 from fkjoin.state.order import byte_order
 from tests.support.stores import array
 from tests.support.versions import version
@@ -28,12 +26,6 @@ KEYS = st.lists(st.lists(PARTS, max_size=4).map(b"".join), max_size=12)
 def test_keys_are_sorted_byte_by_byte_and_equal_ones_stay_as_they_stand(keys: list[bytes], skipped: int) -> None:
     found = byte_order(array([b"left out"] * skipped + keys).slice(skipped))
     assert found.tolist() == sorted(range(len(keys)), key=lambda place: (keys[place], place))
-
-
-def test_keys_that_soon_differ_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [b"s\x08\0\0\0customer-%05d\x08order-%07d" % (number % 10, number) for number in range(1000)]
-    monkeypatch.setattr(order.pc, "array_sort_indices", None)
-    assert byte_order(array(keys[::-1]))[-1] == 0
 
 
 @example(messages=[(0, 2), (1, 1), (0, 1), (1, 2), (0, 2)], held=[None, 1, None])

@@ -93,16 +93,6 @@ def test_a_change_of_both_sides_in_one_batch_is_one_result() -> None:
     assert (pairing.count[counters.LEFT_IN], pairing.count[counters.RIGHT_IN], pairing.count[counters.STALE]) == (3, 2, 1)
 
 
-def test_what_is_deleted_is_remembered_for_the_retention_time() -> None:
-    pairing = Pairing("outer")
-    pairing.batch([Event(0, "k", 5, L), Event(1, "k", 5, R)])
-    pairing.batch([Event(0, "k", 6, None)], now_ms=10)
-    pairing.batch([Event(1, "k", 6, None)], now_ms=20)
-    assert pairing.batch([Event(0, "k", 4, L)], now_ms=1019) == [], "the marker is there"
-    assert pairing.batch([Event(0, "other", 1, L)], now_ms=1020) != []
-    assert pairing.batch([Event(0, "k", 4, L)], now_ms=1021) != [], "its marker was swept away"
-
-
 def test_a_side_that_is_gone_is_remembered_as_long_as_the_other_is_there() -> None:
     pairing = Pairing("outer")
     pairing.batch([Event(0, "k", 5, L), Event(1, "k", 5, R)])

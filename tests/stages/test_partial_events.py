@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -25,6 +24,7 @@ from fkjoin.stages import Counters, counters, resolve
 from fkjoin.stages.complete import UNAVAILABLE, Complete
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.state import MemoryStore
+from tests.support.changes import take
 from tests.support.queries import run, table_of
 from tests.support.sampling import examples
 from tests.support.sessions import small
@@ -56,7 +56,7 @@ def history(drawn: list[tuple[str, Row | None, set[int]]]) -> list[Event]:
     return found
 
 
-def messages(some: list[tuple[int, Event]], *, whole: bool) -> pa.Table:
+def messages(some: list[tuple[int, Event]], *, whole: bool = False, version: pa.Array | None = None) -> pa.Table:
     keys = as_bytes(pa.array([key for _, (key, _, _) in some], pa.string()))
     schema = WHOLE if whole else CAME
     columns: list[list[Any]] = [[] for _ in schema]
@@ -66,9 +66,25 @@ def messages(some: list[tuple[int, Event]], *, whole: bool) -> pa.Table:
             column.append(value)
     made = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     there = np.array([row is not None for _, (_, row, _) in some], bool)
-    at = np.array([version for version, _ in some], np.int64)
+    at = np.array([number for number, _ in some], np.int64)
+    version = versions.encode(b"a-source", [at]) if version is None else version
     value = masked(RowCodec(schema).encode(made, len(some)), there)
-    return table(JOINED, keys, versions.encode(b"a-source", [at]), value, ~there, at)
+    return table(JOINED, keys, version, value, ~there, at)
+
+
+class People:
+    """The stage over memory, and the rows that a reader of its results has."""
+
+    def __init__(self, **how: Any) -> None:
+        self.store, self.count, self.how = GuardedStore(MemoryStore(), "people"), Counters(), {**TIMES, **how}
+        self.shown: dict[str, Row] = {}
+
+    def batch(self, came: pa.Table) -> None:
+        made = resolve(came, self.store, self.count, **self.how, complete=Complete(CAME))
+        columns = RowCodec(WHOLE).decode(as_bytes(made.column("value")))
+        for at, one in enumerate(made.to_pylist()):
+            row = None if one["value"] is None else tuple(column[at].as_py() for column in columns)
+            take(self.shown, one["key"].decode(), one["operation"], row)
 
 
 @given(events, st.lists(st.integers(0, 14), max_size=4), st.randoms(use_true_random=False))
@@ -81,7 +97,7 @@ def test_the_table_is_as_if_every_event_had_its_whole_row(drawn: Any, cuts: list
         batch = numbered[start:end] * 2  # each comes twice, in any order
         rng.shuffle(batch)
         wanted = resolve(messages(batch, whole=True), stores[0], counts[0], **TIMES)
-        found = resolve(messages(batch, whole=False), stores[1], counts[1], **TIMES, complete=Complete(CAME))
+        found = resolve(messages(batch), stores[1], counts[1], **TIMES, complete=Complete(CAME))
         assert found.equals(wanted)
     assert counts[0] == counts[1]
     rows, completed_rows = (dict(store.items()) for store in stores)
@@ -107,18 +123,10 @@ def test_in_every_order_a_row_has_the_newest_values(drawn: Any, cuts: set[int], 
         st.permutations(numbered + data.draw(st.lists(st.sampled_from(numbered), max_size=3)) if drawn else [])
     )
     bounds = [0, *sorted(cut for cut in cuts if cut < len(shuffled)), len(shuffled)]
-    store, count, shown = MemoryStore(), Counters(), dict[str, Row]()
+    people = People()
     for start, end in itertools.pairwise(bounds):
-        guarded = GuardedStore(store, "people")
-        found = resolve(messages(shuffled[start:end], whole=False), guarded, count, **TIMES, complete=Complete(CAME))
-        values = RowCodec(WHOLE).decode(as_bytes(found.column("value")))
-        for at, one in enumerate(found.to_pylist()):
-            key = one["key"].decode()
-            before = shown.pop(key, None)
-            if one["value"] is not None:
-                shown[key] = tuple(column[at].as_py() for column in values)
-            assert before != shown.get(key)
-        assert shown == newest_values(shuffled[:end])
+        people.batch(messages(shuffled[start:end]))
+        assert people.shown == newest_values(shuffled[:end])
 
 
 Record = tuple[int, int, int, int | None, list[int]]
@@ -132,20 +140,15 @@ LAST: Record = (2, 1, 9, 21, [1])
 
 def row_of_topic(*batches: list[Record]) -> Row | None:
     """The row that records of a topic lead to."""
-    store, shown = MemoryStore(), None
+    people = People(as_read=True)
     for records in batches:
         events: list[tuple[int, Event]] = [
             (0, ("k", None if n is None else (f"{p}.{o}", n, None), lacks)) for p, o, _, n, lacks in records
         ]
         places = [np.array(column) for column in zip(*((time, p, o) for p, o, time, _, _ in records), strict=True)]
         version = versions.encode(versions.topic_identity("t", None), places, placed=True)
-        came = messages(events, whole=False)
-        came = came.set_column(came.schema.get_field_index("version"), "version", version)
-        found = resolve(came, store, Counters(), **TIMES, as_read=True, complete=Complete(CAME))
-        values = RowCodec(WHOLE).decode(as_bytes(found.column("value")))
-        for at, one in enumerate(found.to_pylist()):
-            shown = None if one["value"] is None else tuple(column[at].as_py() for column in values)
-    return shown
+        people.batch(messages(events, version=version))
+    return people.shown.get("k")
 
 
 def test_a_record_whose_clock_went_back_gives_its_value_before_and_after_the_one_that_lacks_it() -> None:
@@ -156,23 +159,17 @@ def test_a_record_whose_clock_went_back_gives_its_value_before_and_after_the_one
 
 
 def test_what_lacks_a_value_waits_for_it() -> None:
-    store, count = MemoryStore(), Counters()
-
-    def came(*some: tuple[int, Event]) -> list[Any]:
-        found = resolve(messages(list(some), whole=False), store, count, **TIMES, complete=Complete(CAME))
-        values = RowCodec(WHOLE).decode(as_bytes(found.column("value")))
-        return list(zip(*(column.to_pylist() for column in values), strict=True))
-
-    assert came((3, ("a", ("?", 3, None), [0]))) == []
-    assert count[counters.UNAVAILABLE_VALUES] == 1
-    assert came((1, ("a", ("x", 1, None), []))) == [("x", 3, None)]
-    assert came((2, ("a", ("y", 2, None), []))) == [("y", 3, None)]
-    assert came((1, ("a", ("x", 1, None), []))) == []
-    assert count[counters.STALE] == 1
+    people = People()
+    people.batch(messages([(3, ("a", ("?", 3, None), [0]))]))
+    assert people.shown == {}
+    assert people.count[counters.UNAVAILABLE_VALUES] == 1
+    for version, text, shown in ((1, "x", "x"), (2, "y", "y"), (1, "x", "y")):
+        people.batch(messages([(version, ("a", (text, version, None), []))]))
+        assert people.shown == {"a": (shown, 3, None)}
+    assert people.count[counters.STALE] == 1
 
 
-@pytest.mark.parametrize("by_workers", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path, by_workers: bool) -> None:
+def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     folder = tmp_path / "people"
     folder.mkdir()
@@ -183,10 +180,6 @@ def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path,
     def people() -> Table:
         schema = f"id int, bio string, n int, {UNAVAILABLE} array<int>, lsn bigint"
         made = Table.from_files(spark, folder, key="id", version="lsn", schema=schema, format="json", name="people")
-        if not by_workers:
-            rows = made._plan.on_spark(made._plan.rows)
-            changes = rows.select("__fkjoin_row.*", "__fkjoin_version.v0")
-            made = Table.from_stream(changes, key="id", version="v0", name="people")
         return Table._of(completed(made._planned, Settings.of(spark)))
 
     write(0, {"id": 1, "bio": "long", "n": 1, "lsn": 1}, {"id": 2, "n": 1, UNAVAILABLE: [1], "lsn": 2})

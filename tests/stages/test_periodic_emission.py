@@ -21,9 +21,6 @@ from fkjoin.state import MemoryStore
 from tests.support.changes import take
 from tests.support.stores import contents
 
-Rows = dict[bytes, bytes | None]
-"""The row that each key gets, or None."""
-
 
 class Paced:
     """The stage over memory, and the table that a reader of its results has."""
@@ -33,10 +30,7 @@ class Paced:
         self.table: dict[bytes, bytes] = {}
         self.sent: list[tuple[bytes, str, bytes | None]] = []
 
-    def batch(self, rows: Rows, *, over: bool) -> None:
-        self.changes(list(rows.items()), over=over)
-
-    def changes(self, rows: list[tuple[bytes, bytes | None]], *, over: bool) -> None:
+    def batch(self, rows: list[tuple[bytes, bytes | None]], *, over: bool) -> None:
         self.batches += 1
         number = np.full(len(rows), self.batches, np.int64)
         changes = table(
@@ -66,7 +60,7 @@ def test_by_the_end_of_an_interval_the_table_is_sent(batches: list[tuple[Any, bo
     for rows, over in batches:
         held = {key: value for key, value in {**held, **dict(rows)}.items() if value is not None}
         before = len(paced.sent)
-        paced.changes(rows, over=over)
+        paced.batch(rows, over=over)
         if over:
             assert paced.table == held
             waits = set()
@@ -80,18 +74,17 @@ def test_by_the_end_of_an_interval_the_table_is_sent(batches: list[tuple[Any, bo
 
 def test_what_came_and_went_in_between_is_not_sent_and_counted() -> None:
     paced = Paced()
-    paced.batch({b"stays": b"1", b"other": b"1"}, over=True)
+    paced.batch([(b"stays", b"1"), (b"other", b"1")], over=True)
     assert paced.sent == [(b"other", "INSERT", b"1"), (b"stays", "INSERT", b"1")]
-    paced.batch({b"stays": b"2", b"flash": b"1", b"other": None}, over=False)
-    paced.batch({b"stays": b"1", b"flash": None}, over=True)
+    paced.batch([(b"stays", b"2"), (b"flash", b"1"), (b"other", None)], over=False)
+    paced.batch([(b"stays", b"1"), (b"flash", None)], over=True)
     assert paced.sent[2:] == [(b"other", "DELETE", None)]
     assert (paced.count["idempotent-update-skip"], paced.count["tombstones-suppressed"], paced.count["out"]) == (1, 1, 3)
 
 
 def test_many_waiting_rows_leave_in_pages() -> None:
     paced = Paced()
-    rows: Rows = {f"{number:06}".encode(): b"x" for number in range(70_000)}
-    paced.batch(rows, over=False)
+    paced.batch([(b"%06d" % number, b"x") for number in range(70_000)], over=False)
     pages = list(pace(RESULT.empty_table(), paced.store, paced.count, over=True))
     assert [len(page) for page in pages] == [65_536, 70_000 - 65_536]
     assert list(pace(RESULT.empty_table(), paced.store, paced.count, over=True)) == []
@@ -116,6 +109,13 @@ def test_what_emit_may_be_and_may_not_be() -> None:
             Emission.of(text)
 
 
+def tick_at(wall_ms: int, reader: ClockReader, *told: Any) -> int:
+    """The end of an interval that a reader tells at a time; ``told``: where a batch starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fkjoin.spark.clock.time.time", lambda: wall_ms / 1000)
+        return reader.latestOffset(*told)["tick"]
+
+
 @given(st.lists(st.integers(-30_000, 30_000), max_size=30), st.integers(1, 5_000))
 def test_a_clock_that_is_set_holds_nothing_back_for_long(jumps: list[int], interval: int) -> None:
     """The clock goes on by a tenth of an interval at a time; now and then it is set."""
@@ -124,9 +124,7 @@ def test_a_clock_that_is_set_holds_nothing_back_for_long(jumps: list[int], inter
         wall += jump
         for _ in range(25):
             wall, real = wall + -(-interval // 10), real + -(-interval // 10)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("fkjoin.spark.clock.time.time", lambda wall=wall: wall / 1000)
-                again = reader.latestOffset({"tick": tick}, None)["tick"]
+            again = tick_at(wall, reader, {"tick": tick}, None)
             assert again % interval == 0
             if again != tick:
                 tick, ended = again, real
@@ -136,19 +134,13 @@ def test_a_clock_that_is_set_holds_nothing_back_for_long(jumps: list[int], inter
 
 @pytest.mark.parametrize("told", [True, False], ids=["as of Spark 4.2", "before"])
 def test_a_clock_that_trembles_ends_an_interval_once(told: bool) -> None:
-    reader, tick = ClockReader(1000), 0
-    ticks = []
+    reader, ticks = ClockReader(1000), [0]
     for wall in (10_000, 9_999, 10_000, 10_001, 9_500, 10_999, 11_000):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fkjoin.spark.clock.time.time", lambda wall=wall: wall / 1000)
-            tick = (reader.latestOffset({"tick": tick}, None) if told else reader.latestOffset())["tick"]
-        ticks.append(tick)
-    assert ticks == [10_000] * 6 + [11_000]
+        ticks.append(tick_at(wall, reader, *[{"tick": ticks[-1]}, None] * told))
+    assert ticks == [0] + [10_000] * 6 + [11_000]
 
 
 def test_a_clock_that_is_not_told_where_a_batch_starts_knows_it_of_the_batch_that_a_restart_repeats() -> None:
     reader = ClockReader(1000)
     reader.partitions({"tick": 9_000}, {"tick": 10_000})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fkjoin.spark.clock.time.time", lambda: 9.999)
-        assert reader.latestOffset() == {"tick": 10_000}
+    assert tick_at(9_999, reader) == 10_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
-from tests.support.oracle import Change, Joined, apply, batch_join
+from tests.support.oracle import Change, apply, batch_join
 from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import EVERY
 from tests.support.topic_changes import OLDEST, STAGES, TOPIC, Kept, Place, Sent, changes_of, version
@@ -139,7 +139,7 @@ def test_topics_that_grow_end_as_the_batch_join_however_they_are_read(how: Any) 
     rng = random.Random(f"{how} partitions")
     histories = [[history(number, rng, left=left) for left in (True, False)] for number in range(HISTORIES)]
     wanted = batch_join((change for sides in histories for sent in sides for change in ranked(sent)), how)
-    joined, join = Joined(), MemoryJoin(how)
+    join = MemoryJoin(how)
     waiting = [[batches(sent, rng) for sent in sides] for sides in histories]
     while any(parts for sides in waiting for parts in sides):
         now: list[list[Sent]] = [[], []]
@@ -147,8 +147,8 @@ def test_topics_that_grow_end_as_the_batch_join_however_they_are_read(how: Any) 
             for side, parts in enumerate(sides):
                 if parts and rng.random() < 0.7:
                     now[side] += parts.pop(0)
-        apply(join.process(*map(changes_of, now)), joined)
-    assert joined == wanted
+        apply(join.process(*map(changes_of, now)), join.joined)
+    assert join.joined == wanted
     assert join.count["source-restarts"] == 0, "this never happens inside a topic"
     assert join.count["stale-dropped"] > HISTORIES / 2, "nothing was out of order: the test tests nothing"
 

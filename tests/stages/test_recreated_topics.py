@@ -14,19 +14,22 @@ from hypothesis import strategies as st
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import CHANGE, JOINED, NUMBERED, table
-from fkjoin.stages import Counters, join_rows, merge, rekey, resolve, subscription
+from fkjoin.codec.messages import CHANGE, NUMBERED, table
+from fkjoin.stages import Counters, merge
 from fkjoin.stages.start_over import PASSED, StartOver, reached
 from fkjoin.state import MemoryStore, Store
-from tests.support.oracle import Change, Joined, apply
+from tests.support.oracle import Change, apply
+from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import examples
 from tests.support.specs import PLAIN
-from tests.support.topic_changes import Kept, Place, Sent
+from tests.support.topic_changes import OLDEST, Kept, Place, Sent
 
 BEFORE, ANEW = (versions.topic_identity("orders", "id", generation) for generation in (0, 1))
 TOPIC = StartOver(ANEW, ((0, 7), (2, 3)))
 OTHER = versions.topic_identity("customers", "id")
 TIMES: Any = {"now_ms": 0, "retention_ms": 1}
+NOTHING = CHANGE.empty_table()
+FIRST = Place(1, 0, 1)
 OF = {spec.stage: spec for spec, *_ in reversed(PLAIN)}
 
 Row = tuple[str, str | None, str | None]
@@ -46,36 +49,17 @@ def changes(rows: list[Row], source: bytes, first: int = 0, *, user: bool = Fals
     )
 
 
-def joined_of(read: pa.Table) -> pa.Table:
-    columns = [read.column(name).combine_chunks() for name in ("key", "version", "value")]
-    return pa.table([*columns, pa.array(read.column("value").is_null().combine_chunks()), read.column("ts")], schema=JOINED)
-
-
-class Join:
+class Join(MemoryJoin):
     """A join whose first stages handle the end of a topic as buckets do."""
 
-    def __init__(self, topic: StartOver = TOPIC) -> None:
-        self.topic = topic
-        self.stores, self.count, self.joined = [MemoryStore() for _ in range(3)], Counters(), Joined()
-
-    def batch(self, left: pa.Table | None = None, right: pa.Table | None = None, ended: tuple[str, ...] = ()) -> None:
-        """Work on a batch; ``ended``: the stages whose topic has been read to its end with it."""
-        nothing = CHANGE.empty_table()
-        lefts, rights = [nothing if left is None else left], [nothing if right is None else right]
-        answers = []
-        for part in lefts:
-            rekeyed = rekey(part, self.stores[0], self.count, **TIMES)
-            answers.append(rekeyed.answers)
-            subscribed = [rekeyed.subscriptions]
-            if "rekey" in ended and part is lefts[0]:
-                lefts += OF["rekey"].left_behind(self.stores[0], self.topic)
-            for one in subscribed:
-                answers += subscription(one, rights.pop() if rights else nothing, self.stores[1], self.count, **TIMES)
-        if "subscription" in ended:
-            for gone in OF["subscription"].left_behind(self.stores[1], self.topic):
-                empty = rekey(nothing, self.stores[0], self.count, **TIMES).subscriptions
-                answers += subscription(empty, gone, self.stores[1], self.count, **TIMES)
-        apply(resolve(join_rows(pa.concat_tables(answers), "left"), self.stores[2], self.count, **TIMES), self.joined)
+    def read(self, left: pa.Table = NOTHING, right: pa.Table = NOTHING, *, ended: str = "", topic: StartOver = TOPIC) -> None:
+        """Work on a batch; ``ended``: the stage whose topic has been read to its end with it."""
+        answers = [self.answers(left, right)]
+        if ended == "rekey":
+            answers += map(self.answers, OF[ended].left_behind(self.stores[0], topic))
+        elif ended == "subscription":
+            answers += [self.answers(None, gone) for gone in OF[ended].left_behind(self.stores[1], topic)]
+        apply(self.resolved(pa.concat_tables(answers)), self.joined)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -87,38 +71,38 @@ def test_rows_that_the_new_topic_lacks_go_when_its_end_has_passed(seed: int, use
         count = rng.randrange(1, 12)
         return [(f"o{rng.randrange(5)}", rng.choice(("x", "y", None)), rng.choice(("a", "b", None))) for _ in range(count)]
 
-    join, old, new = Join(), orders(), orders()
-    join.batch(changes(old, BEFORE, user=user), changes([("a", "A", None)], OTHER))
+    join, old, new = Join("left", in_order=False), orders(), orders()
+    join.read(changes(old, BEFORE, user=user), changes([("a", "A", None)], OTHER))
     cut = rng.randrange(len(new) + 1)
-    join.batch(changes(new[:cut], ANEW, user=user))
-    join.batch(changes(new[cut:], ANEW, cut, user=user), ended=("rekey",))
+    join.read(changes(new[:cut], ANEW, user=user))
+    join.read(changes(new[cut:], ANEW, cut, user=user), ended="rekey")
     final = {key: (value, by) for key, value, by in new}
     wanted = {
         key.encode(): (value.encode(), b"A" if by == "a" else None) for key, (value, by) in final.items() if value is not None
     }
     assert join.joined == wanted
-    join.batch(changes([("o1", "again", None)], ANEW, len(new), user=user))
+    join.read(changes([("o1", "again", None)], ANEW, len(new), user=user))
     assert join.joined == wanted | {b"o1": (b"again", None)}, "later records are newer than what made rows go"
 
 
 def test_right_rows_go_and_their_subscribers_hear_of_it() -> None:
-    join = Join()
-    join.batch(changes([("o1", "x", "a"), ("o2", "y", "b")], OTHER), changes([("a", "A", None), ("b", "B", None)], BEFORE))
-    join.batch(right=changes([("b", "new B", None)], ANEW), ended=("subscription",))
+    join = Join("left", in_order=False)
+    join.read(changes([("o1", "x", "a"), ("o2", "y", "b")], OTHER), changes([("a", "A", None), ("b", "B", None)], BEFORE))
+    join.read(right=changes([("b", "new B", None)], ANEW), ended="subscription")
     assert join.joined == {b"o1": (b"x", None), b"o2": (b"y", b"new B")}
+
+
+def row(key: bytes, place: Place = FIRST) -> list[Sent]:
+    return [Sent(place, Change(False, key, b"row", 0))]
 
 
 @pytest.mark.parametrize("stage", ["resolve", "regroup", "spread", "merge", "pair", "enrich"])
 def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage: str) -> None:
     kept = Kept(stage)
-
-    def batch(source: bytes, *rows: bytes, number: int = 0) -> None:
-        sent = [Sent(Place(at, 0, at), Change(False, key, b"row", 0)) for at, key in enumerate(rows)]
-        kept.batch(sent, source, number)
-
-    batch(BEFORE, b"a", b"b")
-    batch(OTHER, b"other", number=1)
-    batch(ANEW, b"b")
+    kept.batch(row(b"snapshot", OLDEST), BEFORE)
+    kept.batch(row(b"a") + row(b"b"), BEFORE)
+    kept.batch(row(b"other"), OTHER, 1)
+    kept.batch(row(b"b"), ANEW)
     topic = replace(TOPIC, slot=0 if stage in {"merge", "pair"} else None)
     for tombstones in OF[stage].left_behind(kept.store, topic):
         kept.take(tombstones)
@@ -128,22 +112,18 @@ def test_every_stage_that_reads_a_source_knows_which_rows_are_left_behind(stage:
 
 
 def test_a_merged_table_of_files_that_is_called_as_the_topic_keeps_its_rows() -> None:
-    store = MemoryStore()
-    rows = joined_of(changes([("a", "1", None)], BEFORE))
+    store, key = MemoryStore(), pa.array([b"a"], BYTES)
     one_number = versions.encode(versions.identity("orders"), [np.array([5])])
-    files = rows.set_column(rows.schema.get_field_index("version"), "version", one_number)
-    numbered = pa.table([*files.columns, pa.array([1], pa.int8())], schema=NUMBERED)
-    merge(numbered, store, Counters(), 2, source=b"merged..", **TIMES)
+    files = table(NUMBERED, key, one_number, key, np.array([False]), np.array([0]), np.array([1], np.int8))
+    merge(files, store, Counters(), 2, source=b"merged..", **TIMES)
     for slot in (0, 1):
         assert [len(one) for one in OF["merge"].left_behind(store, replace(TOPIC, slot=slot))] == [0]
 
 
 def test_a_multi_way_joins_right_rows_of_another_table_stay() -> None:
-    store = MemoryStore()
-    nothing = rekey(CHANGE.empty_table(), MemoryStore(), Counters(), **TIMES).subscriptions
-    rights = changes([("\x00a", "A", None), ("\x01a", "B", None)], BEFORE)
-    list(subscription(nothing, rights, store, Counters(), **TIMES))
-    (gone,) = OF["subscription"].left_behind(store, replace(TOPIC, slot=1))
+    join = MemoryJoin("left")
+    join.answers(None, changes([("\x00a", "A", None), ("\x01a", "B", None)], BEFORE))
+    (gone,) = OF["subscription"].left_behind(join.stores[1], replace(TOPIC, slot=1))
     assert gone.column("key").to_pylist() == [b"\x01a"]
 
 
@@ -156,10 +136,10 @@ def test_what_the_new_topic_says_is_last_also_where_right_rows_change_in_the_bat
     before, first, second = (versions.topic_identity(topic, name, at) for at, name in enumerate((old_id, new_id, new_id)))
     rights = versions.topic_identity("customers", "id")
     for was, now in ((before, first), (first, second)):
-        join = Join(StartOver(now, ()))
-        join.batch(changes([("o1", "x", "a"), ("o2", "y", "a")], was), changes([("a", "A", None)], rights))
-        came = changes([("o1", "new", None)], now)
-        join.batch(came, changes([("a", "again", None)], rights, 1), ended=("rekey",) if ends else ())
+        join = Join("left", in_order=False)
+        join.read(changes([("o1", "x", "a"), ("o2", "y", "a")], was), changes([("a", "A", None)], rights))
+        came, again = changes([("o1", "new", None)], now), changes([("a", "again", None)], rights, 1)
+        join.read(came, again, ended="rekey" * ends, topic=StartOver(now, ()))
         assert join.joined == {b"o1": (b"new", None)} | ({} if ends else {b"o2": (b"y", b"again")})
 
 

@@ -13,18 +13,12 @@ from pyspark.sql.types import IntegerType, StructType
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import JOINED
+from fkjoin.codec.messages import JOINED, table
 from fkjoin.kafka import Debezium
 from fkjoin.kafka.formats import key_reader, reader
-from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.topic_records import TopicRecords
-from fkjoin.stages import Counters, resolve
-from fkjoin.stages.start_over import StartOver
-from fkjoin.state import MemoryStore
-from tests.support.oracle import Change
 from tests.support.sampling import examples
-from tests.support.specs import STATE
-from tests.support.topic_changes import OLDEST, TIMES, TOPIC, Place, Sent, changes_of, version
+from tests.support.topic_changes import OLDEST, TOPIC, Kept, Place, version
 
 
 @settings(max_examples=examples(120))
@@ -33,33 +27,12 @@ def test_with_versions_of_the_users_changes_may_come_in_any_order(changes: list[
     rows = dict.fromkeys(data.draw(st.sets(st.sampled_from([b"a", b"b", b"d"]))), b"of the snapshot")
     read = [(versions.OLDEST, OLDEST, *row) for row in rows.items()]
     read += [(number, Place(0, number % 3, 0), *change) for number, change in enumerate(changes)]
-    store, shown = MemoryStore(), dict[bytes, bytes | None]()
+    kept = Kept("resolve")
     for number, place, key, row in data.draw(st.permutations(read)):
         value = pa.array([row], BYTES)
-        columns = [pa.array([key], BYTES), version(place, before=(number,)), value, value.is_null(), pa.array([0], pa.int64())]
-        made = resolve(pa.table(columns, schema=JOINED), store, Counters(), materialized=True, as_read=True, **TIMES)
-        shown |= dict(zip(made.column("key").to_pylist(), made.column("value").to_pylist(), strict=True))
-    assert without_deleted(shown) == without_deleted({**rows, **dict(changes)})
-
-
-def without_deleted(rows: dict[bytes, bytes | None]) -> dict[bytes, bytes | None]:
-    return {key: value for key, value in rows.items() if value is not None}
-
-
-def test_a_topic_made_anew_deletes_rows_of_the_snapshot_that_it_lacks() -> None:
-    store = MemoryStore()
-    begun = [Sent(OLDEST, Change(False, key, key, 0)) for key in (b"a", b"b")]
-    resolve(joined_of(changes_of(begun)), store, Counters(), materialized=True, as_read=True, **TIMES)
-    anew = versions.topic_identity("orders", "id of orders", 1)
-    came = changes_of([Sent(Place(5, 0, 0), Change(False, b"a", b"new", 0))], anew)
-    resolve(joined_of(came), store, Counters(), materialized=True, as_read=True, **TIMES)
-    (gone,) = ResolveSpec(STATE).left_behind(store, StartOver(anew, ()))
-    assert gone.column("key").to_pylist() == [b"b"]
-
-
-def joined_of(read: pa.Table) -> pa.Table:
-    columns = [read.column(name).combine_chunks() for name in ("key", "version", "value")]
-    return pa.table([*columns, read.column("value").is_null().combine_chunks(), read.column("ts")], schema=JOINED)
+        kept.take(table(JOINED, pa.array([key], BYTES), version(place, before=(number,)), value, value.is_null(), np.zeros(1)))
+    final = {**rows, **dict(changes)}
+    assert kept.live == {key: value for key, value in final.items() if value is not None}
 
 
 class Capture:
@@ -121,7 +94,7 @@ def test_an_incremental_snapshot_of_debezium_among_changes_ends_as_the_database(
     assert key_of is not None
     assert row_of is not None
     reading = TopicRecords("people", key_of, row_of, TOPIC, fail=True)
-    store, rows = MemoryStore(), dict[bytes, bytes | None]()
+    kept = Kept("resolve")
     log = [(at, *one) for at, one in enumerate(capture.log)]
     while log:
         size = data.draw(st.integers(1, len(log)))
@@ -132,11 +105,8 @@ def test_an_incremental_snapshot_of_debezium_among_changes_ends_as_the_database(
         values = zip(read.column("row").to_pylist(), gone.to_pylist(), strict=True)
         value = pa.array([None if deletes else str(row["n"]).encode() for row, deletes in values], BYTES)
         places = [Place(*one.values()) for one in read.column("version").to_pylist()]
-        came = pa.table([key, version(*places), value, gone, read.column("ts")], schema=JOINED)
-        made = resolve(came, store, Counters(), materialized=True, as_read=True, **TIMES)
-        rows |= dict(zip(made.column("key").to_pylist(), made.column("value").to_pylist(), strict=True))
-    found = {int(key): int(value) for key, value in rows.items() if value is not None}
-    assert found == capture.table
+        kept.take(pa.table([key, version(*places), value, gone, read.column("ts")], schema=JOINED))
+    assert {int(key): int(value) for key, value in kept.live.items()} == capture.table
 
 
 def records(log: list[tuple[int, int, dict[str, Any] | None]]) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ retention time may bring its row back; then every stage has it back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,29 +24,17 @@ from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count
 from fkjoin.lowering.stage import let_through
 from fkjoin.plan import nodes as topology
-from fkjoin.stages import (
-    Counters,
-    aggregate,
-    answered,
-    gather,
-    join_rows,
-    merge,
-    regroup,
-    rekey,
-    resolve,
-    retention,
-    scatter,
-    subscription,
-)
-from fkjoin.stages.children import children
+from fkjoin.stages import Counters, aggregate, counters, join_rows, merge, regroup, rekey, resolve, retention, subscription
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.merge import slots_of
 from fkjoin.stages.regroup import contributions
 from fkjoin.stages.retention import GONE
 from fkjoin.state import MemoryStore
 from tests.support import child_rows, multi_join
-from tests.support.oracle import Change, Joined, apply, messages
+from tests.support.oracle import Change, Joined, apply, batch_join, messages, sides
+from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import examples
+from tests.support.topic_changes import Kept, Place, Sent
 
 RETENTION = 1000
 KEYS, NAMES = (b"j", b"k"), (b"a", b"b")
@@ -84,69 +72,44 @@ def live(store: MemoryStore, tag: bytes) -> dict[bytes, tuple[int, ...]]:
     return {key[1:]: part for (key, _), part, here in zip(entries, parts, there, strict=True) if here}
 
 
-class Join:
-    """The stages of a join, fused or not; ``made``: whether an operator makes the left table, and the right one."""
-
-    def __init__(self, how: str, made: tuple[bool, bool] = (False, False), *, in_order: bool = True) -> None:
-        self.how, self.made, self.in_order, self.count = how, made, in_order, Counters()
-        self.stores = [MemoryStore() for _ in range(3)]
-        self.joined: Joined = {}
-
-    def batch(self, lefts: pa.Table, rights: pa.Table, clocks: Iterable[int]) -> pa.Table:
-        first, second, third = map(times, clocks)
-        rekeyed = rekey(lefts, self.stores[0], self.count, in_order=self.made[0], **first)
-        sides = rekeyed.subscriptions, rights
-        pages = subscription(*sides, self.stores[1], self.count, in_order=self.in_order, rights_in_order=self.made[1], **second)
-        answers = join_rows(pa.concat_tables([rekeyed.answers, *pages]), self.how)  # type: ignore[arg-type]
-        results = resolve(answers, self.stores[2], self.count, in_order=self.in_order, **third)
-        apply(results, self.joined)
-        return results
-
-    def wanted(self) -> Joined:
-        """The join of the rows held by the stages that read the tables."""
-        rights = {key: event(False, key, version[0]).value for key, version in live(self.stores[1], b"r").items()}
-        found: Joined = {}
-        for key, (version,) in live(self.stores[0], b"d").items():
-            row = event(True, key, version)
-            assert row.value is not None
-            right = rights.get(row.foreign_key) if row.foreign_key is not None else None
-            if right is not None or self.how == "left":
-                found[key] = row.value, right
-        return found
+def wanted(how: str, stores: Sequence[MemoryStore]) -> Joined:
+    """The join of the rows held by the stages that read the tables."""
+    return batch_join(held(*stores[:2]), how)
 
 
-def sides(events: list[Change]) -> tuple[pa.Table, pa.Table]:
-    return messages(events, left=True), messages(events, left=False)
+def held(lefts: MemoryStore, rights: MemoryStore) -> list[Change]:
+    """The rows that these stages hold."""
+    rows = [event(True, key, version) for key, (version,) in live(lefts, b"d").items()]
+    return rows + [event(False, key, version) for key, (version, *_) in live(rights, b"r").items()]
 
 
 @given(history=HISTORIES, how=st.sampled_from(["inner", "left"]))
 @settings(max_examples=examples(36))
 def test_a_join_is_that_of_the_rows_its_first_stages_hold(history: list[tuple[list[Change], list[int]]], how: str) -> None:
-    join = Join(how)
+    join = MemoryJoin(how, retention_ms=RETENTION)
     for events, clocks in history:
-        join.batch(*sides(events), clocks[:3])
-        assert join.joined == join.wanted()
-        subscribed = set(live(join.stores[1], b"s"))
-        assert len(subscribed) == sum(
-            event(True, key, version).foreign_key is not None for key, (version,) in live(join.stores[0], b"d").items()
-        )
+        join.batch(events, *clocks[:3])
+        assert join.joined == wanted(how, join.stores)
+        left = [event(True, key, version) for key, (version,) in live(join.stores[0], b"d").items()]
+        names = [row.foreign_key for row in left if row.foreign_key is not None]
+        assert len(live(join.stores[1], b"s")) == len(names)
         kept = {key for key, _ in join.stores[2].items()}
-        assert kept == {b"d" + key for key in live(join.stores[0], b"d")}, "a stage that is told keeps no marks of its own"
+        assert kept == {b"d" + row.key for row in left}, "a stage that is told keeps no marks of its own"
 
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_right_row_that_left_rows_name_does_not_come_back(staged: bool) -> None:
     """Answers to the left rows know its last version for good; its mark is kept until no left row names it."""
-    join = Join("left", in_order=not staged)
-    join.batch(*sides([event(True, b"k", 10), event(False, b"a", 10)]), (0, 0, 0))
+    join = MemoryJoin("left", in_order=not staged, retention_ms=RETENTION)
+    join.batch([event(True, b"k", 10), event(False, b"a", 10)])
     assert join.joined == {b"k": (b"k3", b"a3")}
-    join.batch(*sides([event(False, b"a", 15)]), (0, 0, 0))
+    join.batch([event(False, b"a", 15)])
     for now in (RETENTION, 2 * RETENTION, 5 * RETENTION):
-        join.batch(*sides([event(False, b"a", 11)]), (now, now, now))
+        join.batch([event(False, b"a", 11)], now, now, now)
         assert join.joined == {b"k": (b"k3", None)}
-    join.batch(*sides([event(True, b"k", 12)]), (5 * RETENTION,) * 3)
+    join.batch([event(True, b"k", 12)], now, now, now)
     for now in (6 * RETENTION, 8 * RETENTION):
-        join.batch(*sides([event(False, b"a", 11)]), (now, now, now))
+        join.batch([event(False, b"a", 11)], now, now, now)
     assert live(join.stores[1], b"r") == {b"a": (11,)}
 
 
@@ -167,17 +130,20 @@ def test_joins_in_a_row_are_joins_of_what_the_one_before_shows(
     history: list[tuple[list[Change], list[int]]], more: list[list[Change]], how: str
 ) -> None:
     """A join as the right table of another, and that one as the left table of a third: also where rows' versions go back."""
-    first, second, third = Join(how), Join("left", (False, True)), Join("left", (True, False))
+    first = MemoryJoin(how, retention_ms=RETENTION)
+    second, third = (MemoryJoin("left", made=made, retention_ms=RETENTION) for made in ((False, True), (True, False)))
     for (events, clocks), others in zip(history, more, strict=False):
-        results = changes_of(first.batch(*sides(events), clocks[:3]), lambda _: None)
+        results = changes_of(first.batch(events, *clocks[:3]), lambda _: None)
         lefts = [change._replace(foreign_key=change.foreign_key and KEYS[change.version % 2]) for change in others]
-        results = second.batch(messages(lefts, left=True), results, clocks[3:])
+        results = second.process(messages(lefts, left=True), results, *clocks[3:])
+        apply(results, second.joined)
         rows = {key: _both(*row) for key, row in first.joined.items()}
         held = {key: event(True, key, at[0]) for key, at in live(second.stores[0], b"d").items()}
         named = {key: KEYS[one.version % 2] if one.foreign_key else b"" for key, one in held.items()}
         assert second.joined == {key: (one.value, rows.get(named[key])) for key, one in held.items()}
 
-        third.batch(changes_of(results, second_name), messages(others, left=False), clocks[3:])
+        lefts = changes_of(results, second_name)
+        apply(third.process(lefts, messages(others, left=False), *clocks[3:]), third.joined)
         rows = {key: _both(*row) for key, row in second.joined.items()}
         rights = {key: event(False, key, at[0]).value for key, at in live(third.stores[1], b"r").items()}
         assert third.joined == {key: (row, rights.get(second_name(row) or b"")) for key, row in rows.items()}
@@ -243,18 +209,14 @@ def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(
             return [multi_join.Change(LEFT, change.key.decode(), change.version, text, foreign)]  # type: ignore[arg-type]
         return [multi_join.Change(at, change.key.decode(), change.version, text) for at in (0, 1)]
 
-    stores, count, joined = [MemoryStore() for _ in range(3)], Counters(), multi_join.Joined(multi_join.of_rights(*how))
+    join = multi_join.MemoryMultiJoin(how, in_order=True)
+    stores = join.stores
     for events, clocks in history:
-        changes = [one for change in events for one in row(change)]
-        first, second, third = map(times, clocks[:3])
-        sent = scatter(multi_join.messages(changes, LEFT), stores[0], count, 2, **first)
-        rights = multi_join.right_messages(changes)
-        pages = answered(sent.subscriptions, rights, stores[1], count, (1, 1), **second)
-        joined.take(gather(pa.concat_tables([sent.rows, *pages]), stores[2], count, joined.of, in_order=True, **third))
+        join.batch([one for change in events for one in row(change)], *clocks[:3])
         held = [row(event(True, key, at[0]))[0] for key, at in live(stores[0], b"d").items()]
         for key, at in live(stores[1], b"r").items():
             held.append(row(event(False, key[1:], at[0]))[key[0]])
-        assert joined == multi_join.batch_join(held, how)
+        assert join.joined == multi_join.batch_join(held, how)
         assert {key for key, _ in stores[2].items()} == {b"d" + key for key in live(stores[0], b"d")}
 
 
@@ -263,19 +225,8 @@ def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(
 def test_each_right_row_has_the_left_rows_that_rekey_holds(history: list[tuple[list[Change], list[int]]]) -> None:
     maps = child_rows.Maps()
     for events, clocks in history:
-        coded = [change._replace(value=_coded(change.value)) for change in events]
-        rekeyed = rekey(messages(coded, left=True), maps.stores[0], maps.count, **times(clocks[0]))
-        right = messages(coded, left=False)
-        how: Any = {"source": b"children", **times(clocks[1])}
-        for page in children(rekeyed.subscriptions, right, maps.stores[1], maps.count, child_rows.FAMILY, **how):
-            maps.apply(page)
-        held = [event(True, key, at[0]) for key, at in live(maps.stores[0], b"d").items()]
-        held += [event(False, key, at[0]) for key, at in live(maps.stores[1], b"r").items()]
-        assert maps.table == child_rows.wanted(held)
-
-
-def _coded(value: bytes | None) -> bytes | None:
-    return None if value is None else RowCodec(child_rows.ROW).encode([pa.array([value])], 1)[0].as_py()
+        maps.batch(events, *clocks[:2], retention_ms=RETENTION)
+        assert maps.table == child_rows.wanted(held(*maps.stores))
 
 
 @given(history=HISTORIES, others=st.lists(EVENTS, min_size=12, max_size=12))
@@ -284,9 +235,9 @@ def test_a_merge_is_of_the_rows_that_it_holds_and_of_those_a_join_shows(
     history: list[tuple[list[Change], list[int]]], others: list[list[Change]]
 ) -> None:
     """A mark in the merge knows nothing of a join's row that comes back."""
-    join, store, shown = Join("left"), MemoryStore(), dict[bytes, bytes]()
+    join, store, shown = MemoryJoin("left", retention_ms=RETENTION), MemoryStore(), dict[bytes, bytes]()
     for (events, clocks), more in zip(history, others, strict=False):
-        results, own = join.batch(*sides(events), clocks[:3]), messages(more, left=True)
+        results, own = join.batch(events, *clocks[:3]), messages(more, left=True)
         parts = []
         for number, one in enumerate((own, results)):
             rows = [column(one, name) for name in ("key", "version", "value")]
@@ -301,8 +252,8 @@ def test_a_merge_is_of_the_rows_that_it_holds_and_of_those_a_join_shows(
         slots = slots_of(records.decode(pa.array([value for _, value in entries], BYTES)).body)
         keys = [key[1:] for key, _ in entries]
         first = dict(zip(keys, slots[0].row.to_pylist(), strict=True)) if slots else {}
-        wanted = {key: _both(*row) for key, row in join.joined.items()}
-        assert shown == wanted | {key: row for key, row in first.items() if row is not None}
+        of_join = {key: _both(*row) for key, row in join.joined.items()}
+        assert shown == of_join | {key: row for key, row in first.items() if row is not None}
 
 
 class Flight(NamedTuple):
@@ -381,9 +332,7 @@ def test_a_staged_join_is_that_of_the_rows_its_first_stages_hold(
         apply(resolve(answers, staged.guarded(2), staged.count, **staged.clock), joined)
 
     staged.drive(steps, round_of)
-    join = Join(how)
-    join.stores = staged.stores
-    assert joined == join.wanted()
+    assert joined == wanted(how, staged.stores)
 
 
 @given(steps=STEPS, seed=st.integers(0, 1000))
@@ -399,6 +348,22 @@ def test_a_staged_aggregate_is_of_the_rows_that_regroup_holds(steps: list[tuple[
 
     staged.drive(steps, round_of)
     assert sorted(shown.values()) == sorted(rows_by_group(staged.stores[0]))
+
+
+@pytest.mark.parametrize("stage", ["resolve", "regroup", "spread", "merge", "pair", "enrich", "scatter"])
+def test_a_deleted_row_is_remembered_for_the_retention_time(stage: str) -> None:
+    kept = Kept(stage)
+    for now_ms, key, version, value, alive in (
+        (0, b"k", 5, b"row", True),
+        (10, b"k", 6, None, False),
+        (10, b"k", 4, b"row", False),
+        (11, b"another", 1, b"row", False),
+        (12, b"k", 4, b"row", True),
+    ):
+        kept.now_ms = now_ms
+        kept.batch([Sent(Place(version, 0, version), Change(False, key, value, 0))])
+        assert (b"k" in kept.live) == alive
+    assert kept.count[counters.STALE] == 1
 
 
 def test_a_mark_ends_also_where_its_row_had_one_of_another_topic() -> None:
@@ -442,13 +407,13 @@ def test_a_mark_that_ends_takes_its_record_unless_the_row_is_back_with_the_marks
     ids=["as it should", "its end", "set back", "set back and on again", "before 1970", "jumped ahead"],
 )
 def test_what_the_clock_says_ends_marks_and_nothing_else(deleted_at: int, clock: int, comes_back: bool) -> None:
-    join = Join("left")
-    join.batch(*sides([event(True, b"k", 10)]), (0, 0, 0))
-    join.batch(*sides([event(True, b"k", 12)]), (deleted_at, 0, 0))
-    join.batch(*sides([event(False, b"a", 1)]), (0, 0, 0))
-    join.batch(*sides([event(True, b"k", 11)]), (clock, -clock, 7))
+    join = MemoryJoin("left", retention_ms=RETENTION)
+    join.batch([event(True, b"k", 10)])
+    join.batch([event(True, b"k", 12)], deleted_at, 0, 0)
+    join.batch([event(False, b"a", 1)])
+    join.batch([event(True, b"k", 11)], clock, -clock, 7)
     assert (join.joined == {b"k": (b"k4", b"a1")}) is comes_back
-    join.batch(*sides([event(True, b"k", 13)]), (0, clock, -1))
+    join.batch([event(True, b"k", 13)], 0, clock, -1)
     assert join.joined == {b"k": (b"k6", None)}, "what is newer counts, whatever the clock says"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from fkjoin.stages.invariants import GuardedStore, expected_subscriptions, live_
 from fkjoin.state import BucketStore, MemoryStore
 from tests.support.engine import LocalEngine
 from tests.support.operators import OPERATORS, Operator
-from tests.support.oracle import Change, Joined, apply, batch_join, histories, messages, rows
+from tests.support.oracle import Change, batch_join, histories, messages, rows
 from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import EVERY, examples
 
@@ -80,12 +80,12 @@ def test_a_repeated_attempt_sends_what_the_failed_one_would_have_sent(
 class Validated(MemoryJoin):
     """The join in memory, its marks guarded and its subscriptions compared after every batch."""
 
-    def batch(self, changes: Sequence[Change]) -> pa.Table:
+    def process(self, *changes: Any) -> pa.Table:
         plain = self.stores
         marks = b"d", b"r", b""  # of the stages that read the tables
         guarded = tuple(GuardedStore(store, "memory", tags) for store, tags in zip(plain, marks, strict=True))
         self.stores = guarded  # type: ignore[assignment]
-        results = self.process(messages(changes, left=True), messages(changes, left=False))
+        results = super().process(*changes)
         self.stores = plain
         wanted, found = (
             sorted(key for keys in side for key in keys.to_pylist())
@@ -98,14 +98,14 @@ class Validated(MemoryJoin):
 @given(cut=batches(), data=st.data(), how=st.sampled_from(["inner", "left"]))
 @settings(max_examples=examples(60))
 def test_whole_batches_suffixes_and_records_that_come_again_change_nothing(cut: Any, data: Any, how: Any) -> None:
-    join, joined, seen = Validated(how), Joined(), list[Change]()
+    join, seen = Validated(how), list[Change]()
     for changes in cut:
-        apply(join.batch(changes), joined)
+        join.batch(changes)
         seen += changes
         suffix = seen[data.draw(st.integers(0, len(seen))) :]
         for again in (changes, suffix, [data.draw(st.sampled_from(seen))]):
             assert rows(join.batch(again)) == []
-    assert joined == batch_join(seen, how)
+    assert join.joined == batch_join(seen, how)
     assert rows(join.batch(data.draw(st.permutations(seen)))) == []
 
 
@@ -118,14 +118,14 @@ def test_a_producers_retries_and_partitions_interleaved_at_will_end_in_the_same_
 ) -> None:
     """Each key's changes are in one partition; the partitions are read at paces of their own, with stretches read twice."""
     partitions = [[change for change in history if change.key[-1] % 2 == number] for number in (0, 1)]
-    join, joined = Validated(how), Joined()
+    join = Validated(how)
     for pace in [*paces, (len(history), len(history))]:
         batch: list[Change] = []
         for partition, taken in zip(partitions, pace, strict=True):
             read, partition[:taken] = partition[:taken], []
             batch += read + read[taken // 2 :]
-        apply(join.batch(batch), joined)
-    assert joined == batch_join(history, how)
+        join.batch(batch)
+    assert join.joined == batch_join(history, how)
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_huge_fan_out_is_paged_on_its_way_and_worked_on_in_parts(tmp_path: Pat
     assert max(sizes) < 200
 
     join = MemoryJoin("inner", stores=(MemoryStore(), MemoryStore(10), MemoryStore()))
-    join.process(messages(orders, left=True))
+    join.batch(orders)
     nothing, right = SUBSCRIPTION.empty_table(), messages([Change(False, b"a", b"C", 400)], left=False)
     answers = subscription(nothing, right, join.stores[1], join.count, now_ms=0, retention_ms=1)
     assert [len(page) for page in answers if len(page)] == [10] * 30

@@ -18,18 +18,9 @@ from fkjoin import Table, fk_join
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import JOINED, LEFT, table
-from fkjoin.stages import Counters, answered, counters, gather, merge, resolve, scatter
+from fkjoin.stages import Counters, counters, merge, resolve
 from fkjoin.state import MemoryStore
-from fkjoin.testing import (
-    REORDER,
-    AggregateTest,
-    Change,
-    EnrichTest,
-    FlatMapTest,
-    JoinTest,
-    KeyJoinTest,
-    event,
-)
+from fkjoin.testing import REORDER, AggregateTest, Change, EnrichTest, FlatMapTest, JoinTest, KeyJoinTest, event
 from tests.support import merging, multi_join
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import examples
@@ -78,23 +69,17 @@ def viewed(batches: list[list[Change]]) -> tuple[Any, Counters]:
 
 
 def joined_at_once(batches: list[list[Change]]) -> tuple[Any, Counters]:
-    of, stores, count = multi_join.of_rights("left", "left"), [MemoryStore() for _ in range(3)], Counters()
-    joined = multi_join.Joined(of)
+    join = multi_join.MemoryMultiJoin(("left", "left"), in_order=True)
     for batch in batches:
-        changes = [
-            multi_join.Change(
-                LEFT if one.side == "left" else int(one.key == "c"),
-                one.key,
-                one.version or 0,
-                None if one.row is None else str(one.row["n"]),
-                (None, None) if one.row is None else (one.row["to"], "c"),
-            )
-            for one in batch
-        ]
-        lefts, rows = scatter(multi_join.messages(changes, LEFT), stores[0], count, 2, **TIMES)
-        answers = answered(lefts, multi_join.right_messages(changes), stores[1], count, [1, 1], **TIMES)
-        joined.take(gather(pa.concat_tables([rows, *answers]), stores[2], count, of, in_order=True, **TIMES))
-    return dict(joined), count
+        changes = []
+        for one in batch:
+            number = LEFT if one.side == "left" else int(one.key == "c")
+            text, foreign = None, (None, None)
+            if one.row is not None:
+                text, foreign = str(one.row["n"]), (one.row["to"], "c")
+            changes.append(multi_join.Change(number, one.key, one.version or 0, text, foreign))
+        join.batch(changes)
+    return dict(join.joined), join.count
 
 
 def _bytes(change: Change) -> bytes | None:
@@ -132,26 +117,14 @@ def test_the_order_of_changes_with_one_version_makes_no_difference(run: Run, dra
 
 
 def test_ties_are_counted_and_repeats_are_none() -> None:
-    test = JoinTest("to", how="left")
-    one, other = (Change("left", "a", row, 1) for row in NAMES[:2])
-    test.feed(one)
-    test.feed(one)
-    assert (test.count[counters.TIES], test.count[counters.STALE]) == (0, 1)
-    test.feed(other)
-    assert test.count[counters.TIES] == 1
-    again = JoinTest("to", how="left")
-    again.feed(one, other, one)
-    assert again.count[counters.TIES] == 1
-    assert again.table == test.table
-
-
-def test_a_row_wins_over_a_deletion_with_its_version() -> None:
-    changes = [Change("left", "a", row, 1) for row in (NAMES[0], None)]
-    for order in (changes, changes[::-1]):
-        test = JoinTest("to", how="left")
-        for change in order:
-            test.feed(change)
-        assert set(test.table) == {"a"}
+    one, other, gone = (Change("left", "a", row, 1) for row in (*NAMES[:2], None))
+    feed = RUNS["join"]
+    for batches, ties, stale in (([[one], [one]], 0, 1), ([[one], [one], [other]], 1, 2), ([[one, other, one]], 1, 2)):
+        _, count = feed(batches)
+        assert (count[counters.TIES], count[counters.STALE]) == (ties, stale)
+    for batches in ([[one], [gone]], [[gone], [one]]):
+        table, _ = feed(batches)
+        assert set(table) == {"a"}, "a row wins over a deletion with its version"
 
 
 def test_files_end_alike_in_whatever_order_their_lines_come(spark: SparkSession, tmp_path: Path) -> None:

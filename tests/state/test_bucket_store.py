@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -14,6 +15,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import xxhash
@@ -39,7 +41,7 @@ from fkjoin.state.index import RocksIndex
 from fkjoin.state.positions import Position
 from tests.support.places import ROOT
 from tests.support.sampling import examples
-from tests.support.stores import Log, array, batch, contents, index_folder, index_of, key_of, write
+from tests.support.stores import Log, array, batch, contents, flat, index_folder, index_of, key_of, write
 
 KEYS = st.sampled_from([bytes((first, second)) for first in b"ab\xff" for second in b"\0x\xff"])
 ENTRIES = st.dictionaries(KEYS, st.none() | st.binary(max_size=3), min_size=1)
@@ -79,16 +81,7 @@ class Stores(RuleBasedStateMachine):
                 assert store.get_many(keys).to_pylist() == model.get_many(keys).to_pylist()
                 ranges = [prefix_range(b"b"), prefix_range(b"a"), (b"\xff", b"\xff\xff\xff")]
                 for limit, each in ((None, None), (2, None), (None, 1), (3, 2)):
-                    pages = [list(one.scan(ranges, limit, each)) for one in (store, model)]
-                    entries_of = [
-                        [
-                            entry
-                            for page in found
-                            for entry in zip(page.ranges.tolist(), page.keys.to_pylist(), page.values.to_pylist(), strict=True)
-                        ]
-                        for found in pages
-                    ]
-                    assert entries_of[0] == entries_of[1]
+                    assert flat(store.scan(ranges, limit, each)) == flat(model.scan(ranges, limit, each))
             store.commit()
         return model
 
@@ -216,23 +209,14 @@ def test_log_and_index_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pending, "TAIL_BATCHES", 0)
     log = Log()
     for number in range(2):
+        batch(log, tmp_path, {b"k": b"%d" % number, b"l%d" % number: b"v"})
         with BucketStore(log, tmp_path) as store:
-            write(store, {b"k": b"%d" % number, b"l%d" % number: b"v"})
-            store.commit()
             assert store.disagreement() is None
-        log.commit()
-    with BucketStore(log, tmp_path):
-        pass
-    for key, value, says in ((b"k", b"other", "has b'k' otherwise"), (b"l0", None, "lacks 1 entries of the log, first b'l0'")):
-        index = index_of(tmp_path, key_of(log))
-        before = index.get_many(array([key]))
-        index.apply(array([key]), array([value]), index.position)
-        index.close()
+    for key, value, says in ((b"l0", None, "lacks 1 entries of the log, first b'l0'"), (b"k", b"other", "has b'k' otherwise")):
+        with contextlib.closing(index_of(tmp_path, key_of(log))) as index:
+            index.apply(array([key]), array([value]), index.position)
         with BucketStore(log, tmp_path) as store:
             assert says in (store.disagreement() or "")
-        index = index_of(tmp_path, key_of(log))
-        index.apply(array([key]), before, index.position)
-        index.close()
 
 
 def test_another_identity_is_refused_and_says_both(tmp_path: Path) -> None:
@@ -293,8 +277,7 @@ def log_of_one_row(folder: Path) -> Log:
 
 def test_an_index_that_another_process_has_open_is_left_alone(tmp_path: Path) -> None:
     log = log_of_one_row(tmp_path)
-    held = index_of(tmp_path, key_of(log))
-    try:
+    with contextlib.closing(index_of(tmp_path, key_of(log))) as held:
         with BucketStore(log, tmp_path, lock_wait_s=0.05) as store:
             assert store.rebuilt
             assert contents(store) == {b"k": b"v"}
@@ -302,8 +285,6 @@ def test_an_index_that_another_process_has_open_is_left_alone(tmp_path: Path) ->
             store.commit()
         assert held.folder.exists()
         log.commit()
-    finally:
-        held.close()
     assert len(list(tmp_path.glob("index-*"))) == 1, "the one that was sealed last has removed the other"
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {b"k": b"v", b"k2": b"v"}
@@ -342,10 +323,7 @@ def test_an_error_that_is_no_damage_leaves_the_index_to_the_next_attempt(
     for path in tmp_path.glob("pending-*"):
         path.unlink()
 
-    def unreachable(number: int) -> bytes:
-        raise ConnectionError("the JVM does not answer")
-
-    monkeypatch.setattr(log, "segment", unreachable)
+    monkeypatch.setattr(log, "segment", Mock(side_effect=ConnectionError("the JVM does not answer")))
     with pytest.raises(ConnectionError):
         BucketStore(log, tmp_path)
     monkeypatch.undo()
@@ -373,9 +351,8 @@ def test_a_log_of_another_batch_is_not_read_with_the_index(tmp_path: Path) -> No
     log = log_of_one_row(tmp_path)
     log.working["meta"] = replace(segments.Meta.decode(log.working["meta"]), token=bytes(16)).encode()
     (log.working[0],) = segments.encode_segments(bytes(16), array([b"k"]), array([b"another"]))
-    index = index_of(tmp_path, key_of(log))
-    index.position = Position(b"t" * 16, 1)
-    index.close()
+    with contextlib.closing(index_of(tmp_path, key_of(log))) as index:
+        index.position = Position(b"t" * 16, 1)
     with BucketStore(log, tmp_path) as store:
         assert "the log does not continue" in (store.rebuilt or "")
         assert contents(store) == {b"k": b"another"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -51,32 +51,18 @@ def test_a_large_index_is_merged_when_twelve_files_lie_over_one_another(
 
 def test_merging_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_SOON_BYTES", -1)
-    slept = list[float]()
-    monkeypatch.setattr(database.time, "sleep", slept.append)
+    slept = Mock()
+    monkeypatch.setattr(database.time, "sleep", slept)
     monkeypatch.setattr(database, "_MERGED_S", 0.05)
-
-    class Piled:
-        """A database that merges for ever."""
-
-        def __init__(self, files: int) -> None:
-            self.files = files
-
-        def property_value(self, name: str) -> str:
-            return str(self.files) if name == "rocksdb.num-files-at-level0" else "1"
-
-        def live_files(self) -> list[dict[str, Any]]:
-            return []
-
-        def close(self) -> None:
-            pass
 
     for files, waits in ((11, False), (12, True)):
         index = index_of(tmp_path / str(files))
         index._db.close()
-        index._db = Piled(files)  # type: ignore[assignment]
-        slept.clear()
+        numbers = {"rocksdb.num-files-at-level0": str(files)}
+        index._db = Mock(property_value=lambda name, numbers=numbers: numbers.get(name, "1"), live_files=list)
+        slept.reset_mock()
         index.close()
-        assert bool(slept) == waits
+        assert slept.called == waits
 
 
 def test_an_index_that_is_opened_again_is_read_by_its_filters(tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fkjoin.state import lengths as module
 from fkjoin.state.lengths import lengths, lengths_before
 from fkjoin.state.protocol import Bytes
 from tests.support.stores import array
@@ -40,9 +38,3 @@ def test_lengths_are_those_that_the_index_has_and_what_was_read_is_not_read_agai
     expected = [None if STORED[key] is None else len(STORED[key] or b"") for key in written]
     assert (found.type, found.to_pylist()) == (pa.int64(), expected)
     assert sorted(asked) == sorted(set(written) - {key for keys in read for key in keys})
-
-
-def test_what_was_read_and_is_written_as_it_stood_is_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = [(array(keys), lengths(stored(array(keys)))) for keys in (KEYS[1:4], KEYS[5:7], KEYS[4:5])]
-    monkeypatch.setattr(module.pc, "index_in", None)
-    assert lengths_before(array(KEYS[1:7]), read, stored).to_pylist() == [None, 1, 2, None, 5, 1]

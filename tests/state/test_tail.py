@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fkjoin.state import MemoryStore, tail
-from fkjoin.state.protocol import KeyRange, Page
+from fkjoin.state.protocol import KeyRange
 from fkjoin.state.tail import Tail
-from tests.support.stores import array, write
+from tests.support.stores import array, flat, write
 
 KEYS = st.binary(min_size=1, max_size=2).map(lambda key: bytes(byte % 4 for byte in key))
 ENTRIES = st.dictionaries(KEYS, st.none() | st.binary(max_size=2), max_size=12)
 RANGES = st.lists(st.tuples(KEYS, KEYS).map(lambda keys: (min(keys), max(keys))), max_size=6)
-
-
-def flat(pages: Iterator[Page]) -> list[tuple[int, bytes, bytes]]:
-    found = []
-    for page in pages:
-        assert len(page.keys)
-        found += list(zip(page.ranges.tolist(), page.keys.to_pylist(), page.values.to_pylist(), strict=True))
-    return found
 
 
 def columns(entries: dict[bytes, bytes | None]) -> tail.KeysAndValues:
@@ -71,7 +63,7 @@ def test_a_scan_through_the_tail(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tail, "PAGE_ENTRIES", page)
         pages = list(longer.scan(under.scan, ranges, limit, each))
-    assert flat(iter(pages)) == flat(whole.scan(ranges, limit, each))
+    assert flat(pages) == flat(whole.scan(ranges, limit, each))
     assert all(len(one.keys) <= page for one in pages)
 
 
@@ -96,5 +88,5 @@ def test_the_garbage_collector_does_not_look_into_a_tail() -> None:
     assert len(flat(made.scan(MemoryStore().scan, [(b"0", b"2")]))) == len(made)
     gc.collect()
     key = next(made.scan(MemoryStore().scan, [(b"0", b"2")])).keys[7].as_py()
-    seen = [held for held in gc.get_objects() if isinstance(held, list | dict | tuple) and len(held) >= 2_000 and key in held]
-    assert seen == [keys]
+    large = [held for held in gc.get_objects() if isinstance(held, list | dict | tuple) and len(held) >= 2_000]
+    assert [held for held in large if key in held] == [keys]

@@ -10,6 +10,7 @@ import textwrap
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,32 +20,31 @@ from fkjoin.state.index import RocksIndex
 from fkjoin.state.positions import Position
 from fkjoin.state.seal import Seal
 from tests.support.places import ROOT
-from tests.support.stores import KEY, Log, array, batch, contents, index_of, key_of, write
+from tests.support.stores import KEY, Log, array, batch, contents, flat, index_of, key_of, write
 
 
-class Openings:
-    """A count of the times that an index is opened for writing."""
+@pytest.fixture
+def openings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders of indexes that are opened for writing."""
+    folders, opened = list[Path](), index_module.open_database
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count = 0
-        opened = index_module.open_database
+    def noted(folder: Path, *, writing: bool = True) -> Any:
+        folders.extend([folder] * writing)
+        return opened(folder, writing=writing)
 
-        def counted(folder: Path, *, writing: bool = True) -> Any:
-            self.count += writing
-            return opened(folder, writing=writing)
-
-        monkeypatch.setattr(index_module, "open_database", counted)
+    monkeypatch.setattr(index_module, "open_database", noted)
+    return folders
 
 
-def test_small_batches_leave_the_index_as_it_is_until_there_are_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    openings, log, model, found = Openings(monkeypatch), Log(), MemoryStore(), list[int]()
+def test_small_batches_leave_the_index_as_it_is_until_there_are_some(tmp_path: Path, openings: list[Path]) -> None:
+    log, model, of_batches = Log(), MemoryStore(), 0
     for number in range(1 + 3 * (pending.TAIL_BATCHES + 1)):
         entries: dict[bytes, bytes | None] = {b"k%d" % (n % 7): b"%d" % number for n in range(number, number + 3)}
         entries[b"k%d" % (number % 7)] = None
-        before = openings.count
+        before = len(openings)
         batch(log, tmp_path, entries)
         write(model, entries)
-        found.append(openings.count - before)
+        of_batches += len(openings) - before
         with BucketStore(log, tmp_path) as store:
             assert contents(store) == dict(model.items())
             assert store.disagreement() is None
@@ -52,8 +52,8 @@ def test_small_batches_leave_the_index_as_it_is_until_there_are_some(tmp_path: P
         # once it is read here, the tail is as long as it gets, or in the index
         links = list(tmp_path.glob("pending-*"))
         assert len(links) <= pending.TAIL_BATCHES
-    assert sum(found) == 1, "a new index; others are opened by who only reads"
-    assert openings.count == 1 + 3, "then whenever the tail was too long"
+    assert of_batches == 1, "a new index; others are opened by who only reads"
+    assert len(openings) == 1 + 3, "then whenever the tail was too long"
 
 
 def test_what_attempts_that_failed_have_left_is_removed(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_what_attempts_that_failed_have_left_is_removed(tmp_path: Path) -> None:
     assert set(tmp_path.glob("pending-*")) == kept
 
 
-def test_a_large_batch_is_not_in_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_batch_is_not_in_the_tail(tmp_path: Path, openings: list[Path]) -> None:
     log, large = Log(), {b"%06d" % n: bytes(100) for n in range(pending.TAIL_BYTES // 100)} | {b"l": b"newer"}
     batch(log, tmp_path, {b"k": b"v"})
     batch(log, tmp_path, {b"l": b"v"})
@@ -80,25 +80,23 @@ def test_a_large_batch_is_not_in_the_tail(tmp_path: Path, monkeypatch: pytest.Mo
         assert store.sizes.entries == 2, "those of the tail are counted, too"
     batch(log, tmp_path, large)  # type: ignore[arg-type]
     assert sorted(path.suffix for path in tmp_path.glob("pending-*")) == [".head", ".sst", ".tail", ".tail"]
-    openings = Openings(monkeypatch)
+    openings.clear()
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == {b"k": b"v", **large}
-    assert openings.count == 1
+    assert len(openings) == 1
     assert not list(tmp_path.glob("pending-*"))
     assert (os.getpid(), tmp_path) not in index_module._readers, "it would hold files that are gone"
 
 
-def test_small_batches_that_are_large_together_go_into_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_that_are_large_together_go_into_the_index(tmp_path: Path, openings: list[Path]) -> None:
     log = Log()
     some = [{b"%d-%06d" % (part, n): bytes(100) for n in range(pending.TAIL_BYTES // 300)} for part in range(3)]
-    for entries in some[:2]:
+    for entries in some:
         batch(log, tmp_path, entries)  # type: ignore[arg-type]
-    openings = Openings(monkeypatch)
-    batch(log, tmp_path, some[2])  # type: ignore[arg-type]
-    assert openings.count == 0
+    assert len(openings) == 1, "a new index"
     with BucketStore(log, tmp_path) as store:
-        assert contents(store) == {key: value for entries in some for key, value in entries.items()}
-    assert openings.count == 1
+        assert contents(store) == some[0] | some[1] | some[2]
+    assert len(openings) == 2
 
 
 @pytest.mark.nightly
@@ -126,10 +124,7 @@ def test_who_reads_an_index_reads_on_while_others_write_to_it(tmp_path: Path, mo
                 pass
         """
         subprocess.run([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, env=os.environ, check=True)
-        rest = [first, *pages]
-        assert {k: v for page in rest for k, v in zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True)} == dict(
-            model.items()
-        )
+        assert flat([first, *pages]) == flat(model.scan([prefix_range(b"k")]))
         assert contents(store) == dict(model.items())
         assert not store.rebuilt
     with BucketStore(log, tmp_path) as store:
@@ -194,22 +189,17 @@ def test_an_index_that_stands_nowhere_is_not_there_to_be_read(tmp_path: Path) ->
 
 
 def test_readers_are_kept_for_the_next_batch_and_only_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, rdict = list[str](), database.Rdict
-
-    def counted(path: str, *more: Any, **how: Any) -> Any:
-        made.append(path)
-        return rdict(path, *more, **how)
-
+    opened = Mock(wraps=database.Rdict)
     logs = [Log() for _ in range(index_module._MOST_READERS + 3)]
     for place, log in enumerate(logs):
         for number in range(2):
             batch(log, tmp_path / str(place), {b"k": b"%d" % number})
     monkeypatch.setattr(index_module, "_readers", OrderedDict())
-    monkeypatch.setattr(database, "Rdict", counted)
+    monkeypatch.setattr(database, "Rdict", opened)
     for again in range(2):
         for place, log in enumerate(logs[:3]):
             batch(log, tmp_path / str(place), {b"k": b"%d" % again})
-    assert len(made) == 3, "once each"
+    assert opened.call_count == 3, "once each"
     for place, log in enumerate([*logs[:-1], logs[2], logs[-1]]):
         with BucketStore(log, tmp_path / str(logs.index(log))) as store:
             assert len(contents(store)) == 1
@@ -230,29 +220,23 @@ def test_a_forked_process_does_not_use_its_parents_readers(tmp_path: Path, monke
 
 
 def test_only_what_has_come_since_is_read_of_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, model, read = Log(), MemoryStore(), list[str]()
-    opened = pending._read
-
-    def counted(small: Path, goal: Position, key: bytes) -> pending.Pending | None:
-        read.append(small.stem)
-        return opened(small, goal, key)
-
-    monkeypatch.setattr(pending, "_read", counted)
+    log, model, read = Log(), MemoryStore(), Mock(wraps=pending._read)
+    monkeypatch.setattr(pending, "_read", read)
     for number in range(pending.TAIL_BATCHES):
         batch(log, tmp_path, {b"k%d" % (number % 3): b"%d" % number})
         write(model, {b"k%d" % (number % 3): b"%d" % number})
-        read.clear()
+        read.reset_mock()
         for _ in range(2):  # and of an attempt that failed nothing
             with BucketStore(log, tmp_path) as store:
                 assert contents(store) == dict(model.items())
                 write(store, {b"k0": b"wrong"})
                 store.commit()
             log.roll_back()
-        assert len(read) <= 1
+        assert read.call_count <= 1
     pending._waiting.clear()
     with BucketStore(log, tmp_path) as store:
         assert contents(store) == dict(model.items())
-    assert len(read) > 1, "another process reads all of it"
+    assert read.call_count > 1, "another process reads all of it"
     for number in range(20):
         another = Log()
         for value in (b"u", b"v", b"w"):

@@ -19,7 +19,6 @@ ROW = pa.schema([("v", pa.binary())])
 KEY = pa.schema([("id", pa.binary())])
 RESULT = pa.schema([("v", pa.binary()), ("children", pa.map_(pa.binary(), pa.struct(list(ROW))))])
 FAMILY = Family(KEY, ROW, ROW, RESULT)
-TIMES: Any = {"now_ms": 0, "retention_ms": 10}
 Table = dict[bytes, tuple[bytes, list[tuple[bytes, bytes]]]]
 
 
@@ -39,16 +38,17 @@ class Maps:
         self.stores, self.count, self.table = (MemoryStore(), MemoryStore(page)), Counters(), Table()
         self.sent = 0
 
-    def batch(self, changes: list[Change], *, every: bool = False) -> None:
+    def batch(self, changes: list[Change], *clocks: int, every: bool = False, retention_ms: int = 10) -> None:
+        """Work on a batch; ``clocks``: the time in each of the two stages."""
         left, right = sides(changes)
-        rekeyed = rekey(left, self.stores[0], self.count, every=every, **TIMES)
-        pages = children(
-            rekeyed.subscriptions, right, self.stores[1], self.count, FAMILY, source=b"children", every=every, **TIMES
-        )
-        for page in pages:
-            self.apply(page)
+        first, second = clocks or (0, 0)
+        how: Any = {"every": every, "retention_ms": retention_ms}
+        rekeyed = rekey(left, self.stores[0], self.count, now_ms=first, **how)
+        how |= {"source": b"children", "now_ms": second}
+        for page in children(rekeyed.subscriptions, right, self.stores[1], self.count, FAMILY, **how):
+            self._apply(page)
 
-    def apply(self, results: pa.Table) -> None:
+    def _apply(self, results: pa.Table) -> None:
         rows = [part.to_pylist() for part in RowCodec(RESULT).decode(column(results, "value"))]
         for one, value, mapped in zip(results.to_pylist(), *rows, strict=True):
             row = None if one["value"] is None else (value, [(child, part["v"]) for child, part in mapped])

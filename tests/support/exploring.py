@@ -68,15 +68,15 @@ class Origin(NamedTuple):
 class System:
     """The stages of an operator, in their order.
 
-    ``to``: the node to which a message goes.  ``row``: reads a result.  ``at_once``: the most messages in a batch.
+    ``to``: the stage to which a channel's messages go.  ``row``: reads a result.  ``at_once``: the most messages in a batch.
     """
 
     def __init__(
-        self, stages: Mapping[str, Stage], to: Callable[[Message], Node], row: Callable[[bytes], Any], at_once: int = 1
+        self, stages: Mapping[str, Stage], to: Mapping[str, str], row: Callable[[bytes], Any], at_once: int = 1
     ) -> None:
         self.known, self._at_once = Known(), at_once
         self.machines = {name: Machine(stage, self.known, row, at_once) for name, stage in stages.items()}
-        self._node = cache(lambda bit: to(*self.known.messages(bit)))
+        self._to = to
         self.routed = cache(self._routed)
 
     def check(self, cases: Iterable[History]) -> int:
@@ -116,7 +116,8 @@ class System:
         """The messages, by the nodes to which they go."""
         there = defaultdict[Node, int](int)
         for bit in single(bits):
-            there[self._node(bit)] |= bit
+            (message,) = self.known.messages(bit)
+            there[Node(self._to[message.channel], message.key)] |= bit
         return there
 
 

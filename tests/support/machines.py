@@ -54,6 +54,11 @@ class Message(NamedTuple):
         """The value of a column."""
         return self.values[CHANNELS[self.channel].get_field_index(name)]
 
+    @property
+    def key(self) -> bytes:
+        """The key of the stage to which it goes."""
+        return self.of({"subscription": "foreign_key"}.get(self.channel, "key"))
+
     def __str__(self) -> str:
         named = zip(CHANNELS[self.channel].names, self.values, strict=True)
         told = (_text(name, value) for name, value in named if value is not None and name not in _UNTOLD)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +12,11 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import CHANGE, LEFT, NO_TIMESTAMP, table
 from fkjoin.codec.rows import RowCodec
+from fkjoin.stages import Counters, answered, gather, scatter
+from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.multi_join import KEY, Field, MultiJoin, Nested, Right
 from fkjoin.stages.scatter import foreign_keys, tagged
+from fkjoin.state import MemoryStore
 from tests.support.changes import take
 
 TEXT = pa.schema([("text", pa.string())])
@@ -70,6 +73,33 @@ def batch_join(changes: Iterable[Change], how: tuple[str, ...]) -> dict[str, Row
         if all(text is not None or one == "left" for text, one in zip(texts, how, strict=True)):
             found[key] = (left.text, *texts)  # type: ignore[assignment]
     return found
+
+
+class MemoryMultiJoin:
+    """The three stages over memory, in the order in which a query has them."""
+
+    def __init__(self, how: Sequence[str], *, in_order: bool = False) -> None:
+        self.count, self.in_order = Counters(), in_order
+        self.stores = [MemoryStore() for _ in range(3)]
+        self.joined = Joined(of_rights(*how))
+
+    def batch(self, changes: list[Change], *clocks: int, untimed: bool = False) -> pa.Table:
+        """Work on a batch; ``clocks``: the time in each stage.  With ``untimed``, left rows have no timestamps."""
+        lefts = messages(changes, LEFT)
+        if untimed:
+            nothing = pa.array(np.full(len(lefts), NO_TIMESTAMP))
+            lefts = lefts.set_column(lefts.schema.get_field_index("ts"), lefts.field("ts"), nothing)
+        tags = "drs", "drs", "" if self.in_order else "drs"
+        scatters, subscribes, gathers = (
+            GuardedStore(store, "multi-way join", tags.encode()) for store, tags in zip(self.stores, tags, strict=True)
+        )
+        first, second, third = ({"now_ms": now, "retention_ms": 1000} for now in clocks or (0, 0, 0))
+        sent = scatter(lefts, scatters, self.count, 2, **first)
+        pages = answered(sent.subscriptions, right_messages(changes), subscribes, self.count, (1, 1), **second)
+        parts, of = pa.concat_tables([sent.rows, *pages]), self.joined.of
+        results = gather(parts, gathers, self.count, of, in_order=self.in_order, **third)
+        self.joined.take(results)
+        return results
 
 
 class Joined(dict[str, Row]):

@@ -59,6 +59,12 @@ def messages(changes: Iterable[Change], *, left: bool) -> pa.Table:
     )
 
 
+def sides(changes: Iterable[Change]) -> tuple[pa.Table, pa.Table]:
+    """Both sides' changes."""
+    rows = list(changes)
+    return messages(rows, left=True), messages(rows, left=False)
+
+
 def apply(results: pa.Table, joined: Joined) -> None:
     """Bring ``joined`` up to date; fails on a result that changes nothing."""
     left, right = split_rows(results.column("value").combine_chunks())

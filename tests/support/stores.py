@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec.arrays import masked
-from fkjoin.state import BYTES, BucketStore
+from fkjoin.state import BYTES, BucketStore, Page
 from fkjoin.state.index import RocksIndex
 from fkjoin.state.positions import Position
 from fkjoin.state.segments import Meta
@@ -55,11 +56,17 @@ def write(store: Any, entries: dict[bytes, bytes | None]) -> None:
     store.write(array(list(entries)), masked(values, np.array([value is not None for value in entries.values()])))
 
 
+def flat(pages: Iterable[Page]) -> list[tuple[int, bytes, bytes]]:
+    """The entries of pages, with the numbers of their ranges; fails on a page without any."""
+    entries = []
+    for page in pages:
+        assert len(page.keys)
+        entries += zip(page.ranges.tolist(), page.keys.to_pylist(), page.values.to_pylist(), strict=True)
+    return entries
+
+
 def contents(store: Any) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    for page in store.scan([(b"\0", b"\xff" * 9)]):
-        found.update(zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True))
-    return found
+    return {key: value for _, key, value in flat(store.scan([(b"\0", b"\xff" * 9)]))}
 
 
 KEY = bytes(range(16))

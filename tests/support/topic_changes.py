@@ -65,6 +65,7 @@ class Kept:
     def __init__(self, stage: str) -> None:
         self.stage, self.store, self.count = stage, MemoryStore(), Counters()
         self.rows: dict[bytes, bytes | None] = {}
+        self.now_ms = 0
 
     def batch(self, sent: list[Sent], source: bytes = TOPIC, number: int = 0) -> None:
         read = changes_of(sent, source)
@@ -86,22 +87,22 @@ class Kept:
 
     def take(self, rows: pa.Table) -> None:
         """Work on rows as the stage reads them."""
-        names = "key", "value"
+        names, times = ("key", "value"), TIMES | {"now_ms": self.now_ms}
         if self.stage == "scatter":
-            made = scatter(rows, self.store, self.count, 1, **TIMES).rows
+            made = scatter(rows, self.store, self.count, 1, **times).rows
         elif self.stage in {"regroup", "spread"}:
             stage, names = {"regroup": regroup, "spread": spread}[self.stage], ("row", "new")
-            made = stage(rows, self.store, self.count, as_read=True, **TIMES)
+            made = stage(rows, self.store, self.count, as_read=True, **times)
         elif self.stage == "resolve":
-            made = resolve(rows, self.store, self.count, materialized=True, as_read=True, **TIMES)
+            made = resolve(rows, self.store, self.count, materialized=True, as_read=True, **times)
         elif self.stage == "merge":
-            made = merge(rows, self.store, self.count, 2, source=b"merged..", **TIMES)
+            made = merge(rows, self.store, self.count, 2, source=b"merged..", **times)
         elif self.stage == "pair":
-            made = pair(rows, self.store, self.count, lambda rows: join_rows(rows, "outer"), parts=(1, 1), **TIMES)
+            made = pair(rows, self.store, self.count, lambda rows: join_rows(rows, "outer"), parts=(1, 1), **times)
         else:
             keys, names = pa.array(sorted({*self.rows, *rows.column("key").to_pylist()}), BYTES), ("key", "row")
             events = table(EVENT, keys, np.ones(len(keys), bool), keys)
-            made = enrich(rows, events, self.store, self.count, how="left", **TIMES)
+            made = enrich(rows, events, self.store, self.count, how="left", **times)
         self.rows |= dict(zip(*(made.column(name).to_pylist() for name in names), strict=True))
 
     @property
