@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import griffe
@@ -13,7 +15,7 @@ import pytest
 
 from tests.support.places import ROOT
 from tests.support.reference import public
-from tests.support.rooms import MODULES, nodes
+from tests.support.rooms import MODULES
 from tools import site_pages
 from tools.messages import raised
 
@@ -21,7 +23,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT
 LONGEST_SENTENCE, LONGEST_LINE = 25, 100
 LONGEST_CODE = 79
 """The width of a line of code that the site shows without a scroll bar."""
-LONGEST_CELL, LONGEST_NARROW_CELL = 25, 15
+LONGEST_CELL, LONGEST_NARROW_CELL, ANY_LENGTH = 25, 15, sys.maxsize
 """Words of a cell: in a table of two columns, and of more, which is for figures and names."""
 
 HABITS = {
@@ -35,9 +37,9 @@ HABITS = {
 }
 """Habits of our words, which docstrings do not have either."""
 
+NO_ACTOR = r"who(?:ever|m)?|nobody|somebody|anybody|everybody"
 FORBIDDEN = {
-    r"who(?:ever|m)?": "name the actor",
-    r"nobody|somebody|anybody|everybody": "name the actor",
+    NO_ACTOR: "name the actor",
     r"one's": "write 'your'",
     r"today|nowadays|yesterday|the other day|another day": "say which release, or nothing",
     r"(?:in|of) (?:a|that|the) (?:slow|slower|fast|faster) (?:hour|day)": "no diary: give the range in a table",
@@ -88,25 +90,29 @@ def _in_list(text: str, place: int) -> bool:
     return bool(re.search(_ITEM.pattern, before, re.MULTILINE))
 
 
-def passages(text: str) -> Iterator[tuple[int, str]]:
-    """Paragraphs, items of lists, headings and cells of tables, each with the number of its line."""
+def passages(text: str) -> Iterator[tuple[int, str, int]]:
+    """Paragraphs, items of lists, headings and cells, each with its line's number, and how many words a cell may have."""
     number, kept = 0, list[str]()
     for at, line in enumerate([*without_code(text).splitlines(), ""], 1):
         alone = not line.strip() or line.startswith(("|", "#"))
         if (alone or _ITEM.match(line)) and kept:
-            yield number, " ".join(kept)
+            yield number, " ".join(kept), ANY_LENGTH
             kept = []
         if line.startswith("|"):
-            yield from ((at, cell) for cell in re.split(r"(?<!\\)\|", line))
+            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+            longest = LONGEST_NARROW_CELL if len(cells) > 2 else LONGEST_CELL
+            yield from ((at, cell, longest) for cell in cells)
         elif line.startswith("#"):
-            yield at, line
+            yield at, line, ANY_LENGTH
         elif line.strip():
             number = number if kept else at
             kept.append(_ITEM.sub("", line).strip())
 
 
 def faults(text: str, rules: dict[str, str] = RULES) -> Iterator[tuple[int, str]]:
-    for number, passage in passages(text):
+    for number, passage, longest in passages(text):
+        if (count := len(passage.split())) > longest:
+            yield number, f"a cell of {count} words, at most {longest}: {passage.strip()[:60]}…"
         for sentence in _END.split(passage):
             count = len(re.findall(r"[^\W_][\w'’.,×%-]*", sentence))
             if count > LONGEST_SENTENCE:
@@ -114,9 +120,6 @@ def faults(text: str, rules: dict[str, str] = RULES) -> Iterator[tuple[int, str]
         for words, advice in rules.items():
             for found in re.finditer(rf"\b(?:{words})\b", passage, re.IGNORECASE):
                 yield number, f"{found[0]!r}: {advice}"
-    for number, cell, longest in _cells(text):
-        if (count := len(cell.split())) > longest:
-            yield number, f"a cell of {count} words, at most {longest}: {cell.strip()[:60]}…"
     for block in _FENCE.finditer(text):
         first = text[: block.start()].count("\n") + 1
         for number, line in enumerate(block[0].splitlines(), first):
@@ -130,15 +133,6 @@ def faults(text: str, rules: dict[str, str] = RULES) -> Iterator[tuple[int, str]
             and len(_LINK.sub(r"\1", line)) > LONGEST_LINE
         ):
             yield number, f"{len(line)} characters, at most {LONGEST_LINE}"
-
-
-def _cells(text: str) -> Iterator[tuple[int, str, int]]:
-    """Cells of tables, with the numbers of their lines, and how many words each may have."""
-    for number, line in enumerate(without_code(text).splitlines(), 1):
-        if line.startswith("|"):
-            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
-            longest = LONGEST_NARROW_CELL if len(cells) > 2 else LONGEST_CELL
-            yield from ((number, cell, longest) for cell in cells)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -190,49 +184,35 @@ _NO_BEGINNING = re.compile(
     r"|From (?:how|which|where)|(?:Under|In|For) wh(?:at|ich))\b"
 )
 """Beginnings that are neither a noun nor an imperative verb."""
-_NO_ACTOR = re.compile(r"\b(?:who(?:ever|m)?|nobody|somebody|anybody|everybody)\b", re.IGNORECASE)
 
 
-def texts(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """The docstrings of a module, with their lines: those of attributes, too."""
-    for node in nodes:
+FOLDERS = "tools", "benchmarks", "tests", "integration", "examples"
+
+
+def in_docstrings(path: Path, *not_used: str) -> Iterator[str]:
+    """Beginnings of docstrings that are wrong, and words in them and in names of classes that are not used."""
+    wrong = re.compile(rf"\b(?:{'|'.join(not_used)})\b", re.IGNORECASE)
+    for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
-                yield node.lineno, text.strip()
+                words = " ".join(re.sub(r"``[^`]*``", "X", text).split())
+                offence = _NO_BEGINNING.match(words) or wrong.search(words)
+            case ast.ClassDef(name=name) if name not in OF_SINKS:
+                words = " ".join(re.findall(r"[A-Z]?[a-z]+", name))
+                offence = wrong.search(words.replace("Derived", "derived tables"))
+            case _:
+                continue
+        if offence:
+            yield f"{path.relative_to(ROOT)}:{node.lineno}: {offence[0]}"
 
 
-def test_docstrings_begin_with_a_noun_or_a_verb_and_name_the_actor() -> None:
-    others = [
-        path for folder in ("tools", "benchmarks", "tests", "integration", "examples") for path in (ROOT / folder).rglob("*.py")
-    ]
-    found = []
-    for path in [*MODULES.values(), *others]:
-        for line, text in texts(nodes(path) if path in MODULES.values() else ast.walk(ast.parse(path.read_text()))):
-            if wrong := _NO_BEGINNING.match(text) or _NO_ACTOR.search(text):
-                found.append(f"{path.relative_to(ROOT)}:{line}: {wrong[0]}")
-    assert found == []
-
-
-def test_docstrings_of_the_package_have_no_habits() -> None:
-    wrong = re.compile(rf"\b(?:{'|'.join(HABITS)})\b", re.IGNORECASE)
-    found = []
-    for path in MODULES.values():
-        for line, text in texts(nodes(path)):
-            said = " ".join(re.sub(r"``[^`]*``", "X", text).split())
-            found += [f"{path.relative_to(ROOT)}:{line}: {one[0]}" for one in wrong.finditer(said)]
-    assert found == []
-
-
-def test_docstrings_and_classes_keep_to_the_names_of_the_glossary() -> None:
-    not_used = re.compile(rf"\b(?:{'|'.join(NOT_USED)})\b", re.IGNORECASE)
-    found = []
-    for module, path in MODULES.items():
-        said = [re.sub(r"``[^`]*``", "", text) for _, text in texts(nodes(path))]
-        classes = [node.name for node in nodes(path) if isinstance(node, ast.ClassDef) and node.name not in OF_SINKS]
-        said += [" ".join(re.findall(r"[A-Z]?[a-z]+", name)).replace("Derived", "derived tables") for name in classes]
-        found += [(module, wrong[0]) for text in said if (wrong := not_used.search(" ".join(text.split())))]
+def test_docstrings_and_classes_are_written_by_the_rules() -> None:
+    """Docstrings of attributes, too; of what is not the package, their beginnings and actors alone."""
     assert len(MODULES) > 100
-    assert found == []
+    rules = NO_ACTOR, *HABITS, *NOT_USED
+    assert [offence for path in MODULES.values() for offence in in_docstrings(path, *rules)] == []
+    others = chain.from_iterable((ROOT / folder).rglob("*.py") for folder in FOLDERS)
+    assert [offence for path in others for offence in in_docstrings(path, NO_ACTOR)] == []
 
 
 OF_SINKS = {"Mark"}

