@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import fkjoin
 from fkjoin import testing
+from fkjoin.spark.schemas import struct_type
 from tests.support.queries import write_lines
 from tests.support.reference import any_of, choices, parameters, public, title, type_of, types_of
 
@@ -151,43 +152,26 @@ def test_examples_of_tests_without_spark_are_true() -> None:
     assert runner.tries > 8
 
 
-SHOP: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
+SHOP: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
     "orders": (
-        "order_id",
         "order_id string, customer_id string, amount double, lsn bigint",
-        [
-            {"order_id": "o1", "customer_id": "c1", "amount": 10.0, "lsn": 7},
-            {"order_id": "o2", "customer_id": "c2", "amount": 25.0, "lsn": 8},
-            {"order_id": "o3", "customer_id": "c1", "amount": 5.0, "lsn": 9},
-        ],
+        [("o1", "c1", 10.0, 7), ("o2", "c2", 25.0, 8), ("o3", "c1", 5.0, 9)],
     ),
     "old_orders": (
-        "order_id",
         "order_id string, customer_id string, amount double, lsn bigint",
-        [
-            {"order_id": "o0", "customer_id": "c2", "amount": 99.0, "lsn": 1},
-            {"order_id": "o1", "customer_id": "c1", "amount": 1.0, "lsn": 2},
-        ],
+        [("o0", "c2", 99.0, 1), ("o1", "c1", 1.0, 2)],
     ),
     "customers": (
-        "customer_id",
         "customer_id string, name string, region string, lsn bigint",
-        [
-            {"customer_id": "c1", "name": "Ada", "region": "north", "lsn": 3},
-            {"customer_id": "c2", "name": "Grace", "region": "south", "lsn": 4},
-        ],
+        [("c1", "Ada", "north", 3), ("c2", "Grace", "south", 4)],
     ),
-    "payments": ("order_id", "order_id string, paid double, lsn bigint", [{"order_id": "o1", "paid": 10.0, "lsn": 5}]),
+    "payments": ("order_id string, paid double, lsn bigint", [("o1", 10.0, 5)]),
     "carts": (
-        "cart_id",
         "cart_id string, items array<struct<sku: string, n: bigint>>, lsn bigint",
-        [
-            {"cart_id": "a1", "items": [{"sku": "tea", "n": 2}, {"sku": "tin", "n": 1}], "lsn": 1},
-            {"cart_id": "a2", "items": [{"sku": "tea", "n": 5}], "lsn": 2},
-        ],
+        [("a1", [{"sku": "tea", "n": 2}, {"sku": "tin", "n": 1}], 1), ("a2", [{"sku": "tea", "n": 5}], 2)],
     ),
 }
-"""Tables of the examples that show results: their keys, their columns, and their changes."""
+"""Tables of the examples that show results: their columns, of which the first is the key, and their changes."""
 
 SHOWN = [
     *("fk_join", "cogroup", "window"),
@@ -208,10 +192,10 @@ def in_memory(table: fkjoin.Table) -> DataFrame:
     """The rows of a table of the shop."""
     driver = testing.Driver(table)
     for name in driver.inputs:
-        key, _, changes = SHOP[name]
-        for change in changes:
-            row = {column: value for column, value in change.items() if column != "lsn"}
-            driver.input(name).change(change[key], row, version=change["lsn"])
+        schema, changes = SHOP[name]
+        columns = struct_type(schema, name).names
+        for *values, lsn in changes:
+            driver.input(name).change(values[0], dict(zip(columns, values, strict=False)), version=lsn)
     driver.run()
     rows = [[*(key if isinstance(key, tuple) else [key]), *row.values()] for key, row in driver.table.items()]
     return table._planned.spark.createDataFrame(rows, table.schema)
@@ -224,9 +208,11 @@ def test_examples_show_what_they_print(
     monkeypatch.setattr(fkjoin.Table, "preview", in_memory)
     names: dict[str, Any] = {name: getattr(testing, name) for name in testing.__all__}
     names |= {"fkjoin": fkjoin, "fk_join": fkjoin.fk_join, "agg": fkjoin.aggregates, "spark": spark}
-    for name, (key, schema, rows) in SHOP.items():
-        write_lines(tmp_path / name, "0", rows)
-        names[name] = fkjoin.Table.from_files(spark, tmp_path / name, key=key, version="lsn", schema=schema)
+    for name, (schema, changes) in SHOP.items():
+        columns = struct_type(schema, name).names
+        write_lines(tmp_path / name, "0", [dict(zip(columns, values, strict=True)) for values in changes])
+        about = {"key": columns[0], "version": "lsn", "schema": schema}
+        names[name] = fkjoin.Table.from_files(spark, tmp_path / name, **about)
     write_lines(tmp_path / "clicks", "0", [{"page": "start", "customer_id": "c1"}, {"page": "cart", "customer_id": "c9"}])
     names["clicks"] = spark.readStream.schema("page string, customer_id string").json(str(tmp_path / "clicks"))
     names["driver"] = testing.Driver(names["orders"])
