@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.support.rooms import MODULES, nodes
 
 LONGEST = 100
@@ -47,21 +45,3 @@ def _problem(node: ast.AST) -> str | None:
 def test_modules_say_one_step_at_a_time() -> None:
     assert len(MODULES) > 300
     assert [problem for path in MODULES.values() for problem in offences(path)] == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "place = 1",
-        "def f(found): pass",
-        "[1 if x else 2 for x in y]",
-        "[[z for z in x] for x in y]",
-        "[z for x in y for z in x]",
-        "1 if x else 2 if y else 3",
-        "x = " + "1" * 100,
-    ],
-)
-def test_an_offence_is_noticed(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(text)
-    assert len(list(offences(path))) == 1

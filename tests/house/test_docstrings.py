@@ -33,8 +33,8 @@ def texts_of_parameters(of: Any) -> dict[str, str]:
 
 def test_public_docstrings_name_no_files_of_a_checkout() -> None:
     """Readers of ``help()`` and of the site may have none: pages are named by their titles."""
-    named = {name: re.findall(r"\bdocs/\S+", inspect.getdoc(of) or "") for name, of in PUBLIC.items()}
-    assert {name: found for name, found in named.items() if found} == {}
+    for name, of in PUBLIC.items():
+        assert re.findall(r"\bdocs/\S+", inspect.getdoc(of) or "") == [], name
 
 
 def test_parameters_are_those_of_the_signature() -> None:
@@ -46,20 +46,12 @@ def test_parameters_are_those_of_the_signature() -> None:
 
 
 def test_each_parameter_has_a_line_with_the_type_and_the_default_of_the_signature() -> None:
-    wrong = []
     for name, of in PUBLIC.items():
         known = {title(one): one for one in parameters(of)}
-        for line in parameter_lines(of):
-            called, _, about = line.partition(" : ")
-            if called not in known or about not in right_words(of, known[called]):
-                wrong.append(f"{name}: {line}")
-    assert wrong == []
-
-
-def parameter_lines(of: Any) -> list[str]:
-    """The lines of a docstring that each begin a parameter."""
-    _, _, text = (inspect.getdoc(of) or "").partition("Parameters\n----------\n")
-    return re.findall(r"^\S.*", re.split(r"\n\n\w+\n---", text)[0], re.MULTILINE)
+        _, _, text = (inspect.getdoc(of) or "").partition("Parameters\n----------\n")
+        text = re.split(r"\n\n\w+\n---", text)[0]
+        for parameter, about in re.findall(r"^(\S+) : (.*)", text, re.MULTILINE):
+            assert about in right_words(of, known[parameter]), f"{name}: {parameter}"
 
 
 def right_words(of: Any, parameter: Parameter) -> tuple[str, ...]:
@@ -75,13 +67,9 @@ def right_words(of: Any, parameter: Parameter) -> tuple[str, ...]:
 
 
 def test_no_parameter_sends_the_reader_to_another_call() -> None:
-    sent = [
-        f"{name}: {parameter}"
-        for name, of in PUBLIC.items()
-        for parameter, text in texts_of_parameters(of).items()
-        if re.search(r"\bsee ``", text, re.IGNORECASE)
-    ]
-    assert sent == []
+    for name, of in PUBLIC.items():
+        for parameter, text in texts_of_parameters(of).items():
+            assert not re.search(r"\bsee ``", text, re.IGNORECASE), f"{name}: {parameter}"
 
 
 SIBLINGS = [
@@ -143,12 +131,10 @@ def test_examples_of_tests_without_spark_are_true() -> None:
     runner = doctest.DocTestRunner()
     names = {name: getattr(testing, name) for name in testing.__all__}
     finder = doctest.DocTestFinder()
-    kits = (
-        testing,
-        *(names[name] for name in ("JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event")),
-    )
-    for test in [one for kit in kits for one in finder.find(kit, kit.__name__, globs=names)]:
-        assert runner.run(test).failed == 0, test.name
+    kits = [names[name] for name in ("JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event")]
+    for kit in (testing, *kits):
+        for test in finder.find(kit, kit.__name__, globs=names):
+            assert runner.run(test).failed == 0, test.name
     assert runner.tries > 8
 
 

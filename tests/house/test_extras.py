@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from packaging.specifiers import SpecifierSet
 
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
 
 pytestmark = pytest.mark.nightly
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover
-    import tomli as tomllib
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = dict(PROJECT["optional-dependencies"])

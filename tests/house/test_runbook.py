@@ -29,7 +29,6 @@ from tests.support.places import ROOT
 from tests.support.rooms import MODULES, nodes
 
 PAGES = [ROOT / "docs" / name for name in ("runbook.md", "upgrading.md", "sizing.md")]
-RULES_FILE = ROOT / "docker" / "prometheus" / "rules.yml"
 
 SETTINGS = {value for name, value in vars(settings).items() if name.isupper() and str(value).startswith("spark.fkjoin.")}
 OF_SOURCES = {*_SOURCE, "maxFilesPerTrigger"}
@@ -97,11 +96,6 @@ def is_said(line: str) -> bool:
     return any(pattern.search(text) for text in said())
 
 
-def alerts() -> dict[str, dict[str, Any]]:
-    (group,) = yaml.safe_load(RULES_FILE.read_text())["groups"]
-    return {rule["alert"]: rule for rule in group["rules"]}
-
-
 def sections(page: Path) -> dict[str, str]:
     """The text of each section, by its anchor."""
     parts = re.split(r"^#{2,3} (.+)$", FENCE.sub("", page.read_text()), flags=re.MULTILINE)
@@ -128,22 +122,15 @@ def test_names_on_the_page_are_there(page: Path) -> None:
 
 
 def test_each_alert_names_a_section_that_names_it() -> None:
-    """Prometheus hands the annotation ``runbook`` on with the alert."""
-    found = sections(ROOT / "docs" / "runbook.md")
-    for name, rule in alerts().items():
-        page, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert page == "docs/runbook.md", name
-        assert anchor in found, f"{name}: {anchor}"
-        assert f"`{name}`" in found[anchor], f"{name} is not in the section {anchor}"
-
-
-def test_alerts_that_the_runbook_names_are_there() -> None:
-    named = {name for page in PAGES for name in re.findall(r"\bFkjoin\w+", page.read_text())}
-    assert named == set(alerts())
-    table = (ROOT / "docs" / "runbook.md").read_text().split("## Alerts", 1)[1].split("## Symptoms", 1)[0]
-    rows = re.findall(r"^\| `(\w+)` \|.*\((#.+)\) \|$", table, re.MULTILINE)
-    wanted = [(name, rule["annotations"]["runbook"].removeprefix("docs/runbook.md")) for name, rule in alerts().items()]
-    assert rows == wanted
+    """Prometheus hands the annotation ``runbook`` on with the alert; the runbook has a table of alerts, in this order."""
+    (group,) = yaml.safe_load((ROOT / "docker" / "prometheus" / "rules.yml").read_text())["groups"]
+    pages = {rule["alert"]: rule["annotations"]["runbook"] for rule in group["rules"]}
+    by_anchor = sections(ROOT / "docs" / "runbook.md")
+    for name, page in pages.items():
+        assert f"`{name}`" in by_anchor[page.removeprefix("docs/runbook.md#")], name
+    assert {name for page in PAGES for name in re.findall(r"\bFkjoin\w+", page.read_text())} == set(pages)
+    rows = re.findall(r"^\| `(\w+)` \|.*\((#.+)\) \|$", by_anchor["alerts"], re.MULTILINE)
+    assert {name: f"docs/runbook.md{anchor}" for name, anchor in rows} == pages
 
 
 def test_the_page_of_settings_has_all_of_them_and_their_defaults() -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.nightly
+from tests.support.places import ROOT
 
-ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
+pytestmark = pytest.mark.nightly
 
 WORK = """
 import json

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
@@ -28,11 +28,6 @@ from tests.support.job_files import GOOD, job
 from tests.support.json_values import KINDS, read
 from tests.support.queries import write_lines
 from tools.messages import raised
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover
-    import tomli as tomllib
 
 FILES, OUT, VERSION = 'path = "{folder}/orders"', 'path = "{folder}/out"', 'version = "lsn"\n'
 SINK, JOINER, KEY = "[sinks.out]", 'joiner = ["left', 'key = "id"'
