@@ -6,13 +6,11 @@ import os
 import re
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomllib
-from packaging.specifiers import SpecifierSet
 
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
@@ -162,11 +160,3 @@ def test_joins_need_no_extra_in_the_driver_nor_in_workers(refusing: str, tmp_pat
     done = run(refusing, OPTIONAL - pysparks, "-c", BASE, folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "value='typer', rows=1" in done.stdout
-
-
-def test_the_locked_versions_run_on_each_python_that_make_takes() -> None:
-    """Also on the first release of 3.11: Debian's is older than a few packages ask for."""
-    locked = [line.partition("==") for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line]
-    needs = {name: metadata.distribution(name).metadata["Requires-Python"] for name, _, _ in locked if "#" not in name}
-    assert len(needs) > 50
-    assert [name for name, python in needs.items() if python and not SpecifierSet(python).contains("3.11.0")] == []

@@ -130,7 +130,7 @@ def test_each_alert_names_a_section_that_names_it() -> None:
         assert f"`{name}`" in by_anchor[page.removeprefix("docs/runbook.md#")], name
     assert {name for page in PAGES for name in re.findall(r"\bFkjoin\w+", page.read_text())} == set(pages)
     rows = re.findall(r"^\| `(\w+)` \|.*\((#.+)\) \|$", by_anchor["alerts"], re.MULTILINE)
-    assert {name: f"docs/runbook.md{anchor}" for name, anchor in rows} == pages
+    assert [(name, f"docs/runbook.md{anchor}") for name, anchor in rows] == list(pages.items())
 
 
 def test_the_page_of_settings_has_all_of_them_and_their_defaults() -> None:

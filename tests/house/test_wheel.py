@@ -12,7 +12,6 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
@@ -47,36 +46,25 @@ def run(*command: str | Path, folder: Path, **variables: str) -> str:
     return done.stdout
 
 
-def pip(*arguments: str | Path, folder: Path) -> None:
-    run(sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments, folder=folder)
-
-
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkout without what building and running leave in it, which a wheel would have, too."""
-    copy = tmp_path_factory.mktemp("checkout")
-    for name in ("fkjoin", "state", "docs"):
-        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for path in (
-        *ROOT.glob("*.md"),
-        *(ROOT / name for name in ("pyproject.toml", "setup.py", "mkdocs.yml", "MANIFEST.in", "LICENSE", "NOTICE")),
-    ):
-        shutil.copy(path, copy)
-    return copy
+    leave_out = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "tests", "integration")
+    return shutil.copytree(ROOT, tmp_path_factory.mktemp("all") / "checkout", symlinks=True, ignore=leave_out)
 
 
 @pytest.fixture(scope="module")
-def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of the checkout, built as for a release."""
-    with pytest.MonkeyPatch.context() as release:
-        release.setenv("FKJOIN_HOME", "https://example.org/fkjoin/blob/v1/")
-        yield made_wheel(checkout, tmp_path_factory.mktemp("wheel"))
+    return made_wheel(checkout, tmp_path_factory.mktemp("wheel"))
 
 
 def made_wheel(source: Path, folder: Path) -> Path:
-    pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder, source, folder=folder)
-    (found,) = folder.glob("*.whl")
-    return found
+    options = ("--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder)
+    home = "https://example.org/fkjoin/blob/v1/"
+    run(sys.executable, "-m", "pip", "--quiet", "wheel", *options, source, folder=folder, FKJOIN_HOME=home)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 def files_of(wheel: Path) -> dict[str, int]:
@@ -139,7 +127,7 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     (packages / "state" / "__init__.py").write_text("WHOSE = 'of an index'\n")
     what = [source] if request.param == "wheel" else ["--no-build-isolation", "--editable", source]
     options = ("--no-compile", "--no-deps", "--no-index", "--ignore-installed")
-    pip("--python", python, "install", *options, *what, folder=folder)
+    run(sys.executable, "-m", "pip", "--python", python, "install", *options, *what, folder=folder)
     return python, packages if request.param == "wheel" else source
 
 
