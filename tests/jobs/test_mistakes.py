@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, QueryError
 from fkjoin.checkpoint import claim_files
-from tests.support.job_files import GOOD, job, write_rows
+from tests.support.job_files import PLAIN, job, write_rows
 from tests.support.sessions import small
 
 
@@ -32,9 +32,9 @@ SCHEMAS = {
     "orders": "id string, customer string, amount bigint, lsn bigint",
     "customers": "customer string, name string, lsn bigint",
 }
-PLAIN = GOOD.replace("deleted = \"op = 'd'\"\n", "")
+TEXT = PLAIN
 for name, schema in SCHEMAS.items():
-    PLAIN = PLAIN.replace(f'/{name}"\n', f'/{name}"\nformat = "json"\nschema = "{schema}"\n')
+    TEXT = TEXT.replace(f'/{name}"\n', f'/{name}"\nformat = "json"\nschema = "{schema}"\n')
 OUT = 'table = "joined"\npath = "{folder}/out"'
 CHECKED: dict[str, tuple[str, str]] = {
     "a database that is not there": (
@@ -94,7 +94,7 @@ CHECK, RUN = ("run", "--check"), ("run",)
 def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[..., str]) -> None:
     """Nothing is made by a check, and what it finds is what the start would."""
     for sink, says in CHECKED.values():
-        text = PLAIN.replace(OUT, sink)
+        text = TEXT.replace(OUT, sink)
         if "map<" in says:
             text = text.replace('"left.amount", "right.name"', f'"{MAP}"')
         with pytest.raises(FkJoinError) as found:
@@ -103,23 +103,22 @@ def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[
     calls = [(CHECK, mistake) for mistake in (*PLACES.values(), *STARTS.values())]
     for call, ((old, new), says) in (*calls, *((RUN, mistake) for mistake in STARTS.values())):
         with pytest.raises(FkJoinError) as found:
-            fkjoin_here(*call, job(folder, PLAIN.replace(old, new, 1)))
+            fkjoin_here(*call, job(folder, TEXT.replace(old, new, 1)))
         assert says in str(found.value).replace(str(folder), "FOLDER"), new
     with socket.create_server(("127.0.0.1", 0)) as taken:
         for call in (CHECK, RUN):
-            with pytest.raises(
-                FkJoinError, match=r"^--ui: 127.0.0.1:\d+ cannot be used \(Address already in use.*; choose another port$"
-            ):
-                fkjoin_here(*call, job(folder, PLAIN), "--ui", str(taken.getsockname()[1]))
+            says = r"^--ui: 127.0.0.1:\d+ cannot be used \(Address already in use.*; choose another port$"
+            with pytest.raises(FkJoinError, match=says):
+                fkjoin_here(*call, job(folder, TEXT), "--ui", str(taken.getsockname()[1]))
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)
     claim = folder / "checkpoint" / f"{claim_files.CLAIM_FILE}.1"
     claim.parent.mkdir()
     claim.write_text(json.dumps({"host": socket.gethostname(), "process": os.getppid()}))
     for call in (CHECK, RUN):
         with pytest.raises(FkJoinError, match=rf"checkpoint is in use by process {os.getppid()} on .*: stop that job first"):
-            fkjoin_here(*call, job(folder, PLAIN))
+            fkjoin_here(*call, job(folder, TEXT))
     shutil.rmtree(claim.parent)
-    kept = PLAIN.replace(OUT, 'table = "orders"\npath = "{folder}/kept"\nformat = "delta"')
+    kept = TEXT.replace(OUT, 'table = "orders"\npath = "{folder}/kept"\nformat = "delta"')
     kept = kept.replace('key = "id"\n', 'key = "id"\nmaterialize = true\n', 1)
     kept += f'[sinks.lines]\n{OUT.replace("/out", "/lines")}\nformat = "json"\noptions = {{compression = "gzip"}}\n'
     assert "fine; 2 queries: sink-out, sink-lines" in fkjoin_here(*CHECK, job(folder, kept))
@@ -130,7 +129,7 @@ def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[
 
 
 def test_a_job_that_fails_says_so_in_four_lines_and_names_the_log(folder: Path, fkjoin_here: Callable[..., str]) -> None:
-    text = PLAIN.replace('version = "lsn"\n', 'version = "lsn"\non_error = "fail"\n', 1)
+    text = TEXT.replace('version = "lsn"\n', 'version = "lsn"\non_error = "fail"\n', 1)
     text = text.replace('extractor = "customer"', 'extractor = "cast(1 / (amount - 5) as string)"')
     with pytest.raises(QueryError) as found:
         fkjoin_here("run", job(folder, text))
@@ -140,5 +139,5 @@ def test_a_job_that_fails_says_so_in_four_lines_and_names_the_log(folder: Path, 
     assert what.startswith('what to do: set such rows aside, with on_error="dead-letter"')
     assert rest == f"Spark's log, {folder}/spark.log, has the rest"
     with pytest.raises(FkJoinError) as refused:
-        fkjoin_here("run", job(folder, PLAIN.replace('"{folder}/checkpoint"', '"s3a://bucket/ck"')))
+        fkjoin_here("run", job(folder, TEXT.replace('"{folder}/checkpoint"', '"s3a://bucket/ck"')))
     assert str(refused.value).startswith("s3a://bucket/ck cannot be opened: ClassNotFoundException: Class org.")
