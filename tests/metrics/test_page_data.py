@@ -18,7 +18,7 @@ from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
 from fkjoin.stages import counters
 from tests.support.places import ROOT
-from tests.support.progress import idle, progress
+from tests.support.progress import idle, progress, taken
 
 ORDERS = Step("source", "orders", "", (), (("from", "Kafka topic orders, by offset"),), ())
 CUSTOMERS = Step("source", "customers", "", (), (("from", "stream of name, orders_made"),), ())
@@ -33,13 +33,6 @@ FIRST_MS = 1_767_225_600_000
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds after the first batch began."""
     monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 10)
-
-
-def taken(*batches: int) -> Metrics:
-    metrics = Metrics()
-    for batch in batches:
-        metrics.take(progress(batch), "sink-out")
-    return metrics
 
 
 def test_a_job_without_a_batch_is_starting() -> None:
