@@ -25,10 +25,9 @@ def offences(path: Path) -> Iterator[str]:
 
 
 def _problem(node: ast.AST) -> str | None:
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in OPAQUE:
-        return f"the name {node.id}"
-    if isinstance(node, ast.arg) and node.arg in OPAQUE:
-        return f"the parameter {node.arg}"
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name in OPAQUE:
+            return f"the name {name}"
     if not isinstance(node, ast.IfExp | COMPREHENSIONS):
         return None
     inner = [part for part in ast.walk(node) if part is not node]

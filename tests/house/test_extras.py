@@ -127,7 +127,8 @@ BASE = """
 from pathlib import Path
 
 import fkjoin
-from fkjoin import Table, aggregates as agg, fk_join, kafka, metrics, sinks, testing
+from fkjoin import *
+from fkjoin import aggregates as agg, kafka, metrics, sinks, testing
 
 
 def tried(left, right) -> str:
@@ -138,13 +139,11 @@ def tried(left, right) -> str:
     return "imported"
 
 
-for name in fkjoin.__all__:
-    getattr(fkjoin, name)
 for name in ("orders", "customers"):
     Path(name).mkdir()
     Path(name, "1.json").write_text('{"id": 1, "customer": "a", "n": 1}')
 spark = fkjoin.session("base", "local[1]", sql_shuffle_partitions=1, ui_enabled=False, driver_host="127.0.0.1")
-watched = metrics.watch(spark)
+metrics.watch(spark)
 orders = Table.from_files(spark, "orders", key="id", version="n")
 customers = Table.from_files(spark, "customers", key="customer", version="n")
 joined = fk_join(orders, customers, "customer", joiner=tried)

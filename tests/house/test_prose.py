@@ -65,6 +65,8 @@ NOT_USED = {
 RULES = FORBIDDEN | {words: f"the name is {name!r}; see docs/glossary.md" for words, name in NOT_USED.items()}
 
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^(?! *(?:[-*]|\d+\.) )(\S.*\n\n?)((?:    .*\n|\n(?=    ))+)", re.MULTILINE)
+"""A block of code below a line that is no item of a list."""
 _CODE = re.compile(r"``[^\n]+?``|`[^`]+`")
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
 _ITEM = re.compile(r"^ *(?:[-*]|\d+\.) +")
@@ -74,20 +76,10 @@ _END = re.compile(r"(?<=[.!?])[)*\"]*\s+")
 def without_code(text: str) -> str:
     """The text, with code in blocks left out and code in a line as one word; line numbers stay."""
     text = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
-    text = re.sub(
-        r"^(?:    .*\n)+",
-        lambda block: block[0] if _in_list(text, block.start()) else "\n" * block[0].count("\n"),
-        text,
-        flags=re.M,
-    )
+    text = _INDENTED.sub(lambda block: block[1] + "\n" * block[2].count("\n"), text)
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
     text = _CODE.sub(lambda code: "X" + "\n" * code[0].count("\n"), text)
     return _LINK.sub(lambda link: link[1] + "\n" * (link[0].count("\n") - link[1].count("\n")), text)
-
-
-def _in_list(text: str, place: int) -> bool:
-    before = text[:place].rstrip().rsplit("\n\n", 1)[-1]
-    return bool(re.search(_ITEM.pattern, before, re.MULTILINE))
 
 
 def passages(text: str) -> Iterator[tuple[int, str, int]]:
