@@ -147,9 +147,3 @@ def test_the_page_of_settings_has_all_of_them_and_their_defaults() -> None:
 
 
 OF_TOPICS = {f"spark.fkjoin.topic.{name}" for name in ("partitions", "replication.factor", "CONFIG")}
-
-
-def test_the_checker_of_messages_finds_what_is_not_said() -> None:
-    assert is_said("checkpoint: … is in use by process … on …: stop that job first.")
-    assert is_said("…: index rebuilt from its log: …")
-    assert not is_said("checkpoint: … is in use by another process")
