@@ -19,8 +19,7 @@ def offences(path: Path) -> Iterator[str]:
         if len(line) > LONGEST:
             yield f"{path}:{number}: {len(line)} characters"
     for node in nodes(path):
-        problem = _problem(node)
-        if problem is not None:
+        if problem := _problem(node):
             yield f"{path}:{getattr(node, 'lineno', 0)}: {problem}"
 
 

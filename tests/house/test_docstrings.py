@@ -20,6 +20,7 @@ from tests.support.queries import write_lines
 from tests.support.reference import any_of, choices, parameters, public, title, type_of, types_of
 
 PUBLIC = public()
+OF_TESTING: dict[str, Any] = {name: getattr(testing, name) for name in testing.__all__}
 
 
 def sections(of: Any) -> dict[str, Any]:
@@ -124,11 +125,10 @@ def test_what_is_returned_is_said_and_examples_are_python() -> None:
 
 def test_examples_of_tests_without_spark_are_true() -> None:
     runner = doctest.DocTestRunner()
-    names = {name: getattr(testing, name) for name in testing.__all__}
     finder = doctest.DocTestFinder()
-    kits = [names[name] for name in ("JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event")]
+    kits = [OF_TESTING[name] for name in ("JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event")]
     for kit in (testing, *kits):
-        for test in finder.find(kit, kit.__name__, globs=names):
+        for test in finder.find(kit, kit.__name__, globs=OF_TESTING):
             assert runner.run(test).failed == 0, test.name
     assert runner.tries > 8
 
@@ -187,8 +187,7 @@ def test_examples_show_what_they_print(
 ) -> None:
     """Previews are rows of the same plan in memory, since each is a query, and takes a second."""
     monkeypatch.setattr(fkjoin.Table, "preview", in_memory)
-    names: dict[str, Any] = {name: getattr(testing, name) for name in testing.__all__}
-    names |= {"fkjoin": fkjoin, "fk_join": fkjoin.fk_join, "agg": fkjoin.aggregates, "spark": spark}
+    names = OF_TESTING | {"fkjoin": fkjoin, "fk_join": fkjoin.fk_join, "agg": fkjoin.aggregates, "spark": spark}
     for name, (schema, changes) in SHOP.items():
         columns = struct_type(schema, name).names
         write_lines(tmp_path / name, "0", [dict(zip(columns, values, strict=True)) for values in changes])

@@ -130,20 +130,14 @@ def test_documents_are_written_by_the_rules(path: Path) -> None:
     assert found == [], "\n".join(f"{path.relative_to(ROOT)}:{number}: {what}" for number, what in found)
 
 
-@pytest.mark.parametrize("name", ["commands.md", "job-file.md", "changelog.md", "reporting.md"])
-def test_pages_that_are_made_of_the_code_are_written_by_the_rules(name: str) -> None:
-    """So ``--help`` and the descriptions of settings are; their lines and cells may be longer."""
-    longer = re.compile(r"\d+ characters|a cell of")
-    found = [(number, what) for number, what in faults(site_pages.PAGES[name]()) if not longer.match(what)]
-    assert found == []
-
-
-def test_docstrings_of_the_reference_are_written_by_the_rules() -> None:
-    found = []
-    for name, of in public().items():
-        for text in said_by(of):
-            found += [f"{name}: {what}" for _, what in faults(text.replace("``", "`")) if "characters" not in what]
-    assert found == []
+def test_pages_and_docstrings_of_the_reference_are_written_by_the_rules() -> None:
+    """So ``--help`` and the descriptions of settings are; lines and cells may be longer."""
+    texts = [(name, site_pages.PAGES[name]()) for name in ("commands.md", "job-file.md", "changelog.md", "reporting.md")]
+    for name, documented in public().items():
+        texts += [(name, text.replace("``", "`")) for text in said_by(documented)]
+    for name, text in texts:
+        wrong = [advice for _, advice in faults(text) if not re.match(r"\d+ characters|a cell of", advice)]
+        assert wrong == [], name
 
 
 def said_by(of: object) -> Iterator[str]:

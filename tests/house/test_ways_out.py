@@ -73,7 +73,5 @@ def test_a_test_quotes_every_message_that_names_a_way_out() -> None:
             missing.add((place, text))
     assert missing == set()
     ways_out = [text for text in every if _WAY_OUT.search(text)]
-    assert len(ways_out) < len(every)
     for beginning in NOT_QUOTED:
         assert any(text.startswith(beginning) for text in ways_out), beginning
-    assert [path for path in NOT_QUOTED.values() if not (ROOT / path).is_file()] == []

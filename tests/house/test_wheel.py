@@ -98,7 +98,6 @@ def test_an_index_is_told_the_license_the_extras_and_the_newest_version(wheel: P
         licenses = {name.removeprefix(f"{info}/licenses/") for name in opened.namelist()}
     assert {"LICENSE", "NOTICE", "fkjoin/data/uPlot.LICENSE"} <= licenses
     assert told["License-Expression"] == "Apache-2.0 AND MIT"
-    assert told["Description-Content-Type"] == "text/markdown"
     readme = told.get_payload()
     assert "](https://example.org/fkjoin/blob/v1/docs/tutorial.md)" in readme
     assert "](https://example.org/fkjoin/raw/v1/docs/pictures/hero.svg)" in readme
