@@ -36,72 +36,66 @@ TEXT = PLAIN
 for name, schema in SCHEMAS.items():
     TEXT = TEXT.replace(f'/{name}"\n', f'/{name}"\nformat = "json"\nschema = "{schema}"\n')
 OUT = 'table = "joined"\npath = "{folder}/out"'
-CHECKED: dict[str, tuple[str, str]] = {
-    "a database that is not there": (
+A_FILE = "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make"
+CHECKED = [
+    (
         'table = "joined"\npostgres = "host=127.0.0.1 port=1"\ninto = "it"',
         'sinks.out: postgres it: connection failed: connection to server at "127.0.0.1", port 1 failed: Connection refused '
         "(tried once). Check its host and port, and start again when it answers",
     ),
-    "a source kept in Delta": (
+    (
         'table = "orders"\npath = "{folder}/out"\nformat = "delta"',
         "sinks.out: orders: a batch of a source may contain several changes",
     ),
-    "Spark's own sink in a file": (
-        f'{OUT.replace("out", "job.toml")}\nformat = "json"',
-        "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make",
-    ),
-    "a format of lists in csv": (
+    (f'{OUT.replace("out", "job.toml")}\nformat = "json"', A_FILE),
+    (
         f'{OUT}\nformat = "csv"',
         "sinks.out.format: csv cannot contain these changes: The CSV datasource doesn't support the column `_left_version` of "
         'the type "ARRAY<BIGINT>"; choose one that can, such as json; or write a program, in which table.changes.drop(…) ',
     ),
-    "an option of no use": (
+    (
         f'{OUT}\nformat = "json"\noptions = {{compression = "nope"}}',
         "sinks.out.options: json cannot be written with compression: The codec nope is not available. Available codecs are ",
     ),
-    "a Delta table that cannot be opened": (
+    (
         f'{OUT}\nformat = "delta"',
         "Delta table FOLDER/out cannot be made for id string, m map<string,timestamp_ntz>: ",
     ),
-}
+]
 MAP = "map('a', cast('2020-01-01' as timestamp_ntz)) as m"
 """A column that Delta tables of the package cannot have."""
 
 
 LETTERS = '[dead_letters]\npath = "{folder}/job.toml"\n[kafka]'
-A_FILE = "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make"
-PLACES: dict[str, tuple[tuple[str, str], str]] = {
-    "a checkpoint in a file": (("{folder}/checkpoint", "{folder}/job.toml"), A_FILE),
-    "a log below a file": (("{folder}/job.log", "{folder}/job.toml/log"), A_FILE),
-    "a log that is a folder": (("{folder}/job.log", "{folder}"), "log: FOLDER cannot be written to; name another file"),
-    "dead letters in a file": (("[kafka]", LETTERS), A_FILE.replace(" cannot", "/joined cannot", 1)),
-}
+PLACES = [
+    (("{folder}/checkpoint", "{folder}/job.toml"), A_FILE),
+    (("{folder}/job.log", "{folder}/job.toml/log"), A_FILE),
+    (("{folder}/job.log", "{folder}"), "log: FOLDER cannot be written to; name another file"),
+    (("[kafka]", LETTERS), A_FILE.replace(" cannot", "/joined cannot", 1)),
+]
 """Places besides the sinks, which a run looks at as a check does."""
-STARTS: dict[str, tuple[tuple[str, str], str]] = {
-    "a folder among those of the system": (
-        ('"{folder}/out"', '"/proc/nothing/out"'),
-        "/proc/nothing/out cannot be written to: ",
-    ),
-    "a format that is misspelt": (
+STARTS = [
+    (('"{folder}/out"', '"/proc/nothing/out"'), "/proc/nothing/out cannot be written to: "),
+    (
         ('"{folder}/out"', '"{folder}/out"\nformat = "jsn"'),
         "sinks.out.format: Spark has no 'jsn'; did you mean 'json'? For a format of another package, name the package in",
     ),
-}
+]
 """Mistakes that a run finds before it starts, too."""
 CHECK, RUN = ("run", "--check"), ("run",)
 
 
 def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[..., str]) -> None:
     """Nothing is made by a check, and what it finds is what the start would."""
-    for sink, says in CHECKED.values():
+    for sink, says in CHECKED:
         text = TEXT.replace(OUT, sink)
         if "map<" in says:
             text = text.replace('"left.amount", "right.name"', f'"{MAP}"')
         with pytest.raises(FkJoinError) as found:
             fkjoin_here("run", "--check", job(folder, text))
         assert str(found.value).replace(str(folder), "FOLDER").startswith(says)
-    calls = [(CHECK, mistake) for mistake in (*PLACES.values(), *STARTS.values())]
-    for call, ((old, new), says) in (*calls, *((RUN, mistake) for mistake in STARTS.values())):
+    calls = [(CHECK, mistake) for mistake in (*PLACES, *STARTS)]
+    for call, ((old, new), says) in (*calls, *((RUN, mistake) for mistake in STARTS)):
         with pytest.raises(FkJoinError) as found:
             fkjoin_here(*call, job(folder, TEXT.replace(old, new, 1)))
         assert says in str(found.value).replace(str(folder), "FOLDER"), new
