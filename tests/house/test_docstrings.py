@@ -126,13 +126,14 @@ def test_what_is_returned_is_said_and_examples_are_python() -> None:
 def test_examples_of_tests_without_spark_are_true() -> None:
     runner = doctest.DocTestRunner()
     finder = doctest.DocTestFinder()
-    kits = [OF_TESTING[name] for name in ("JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event")]
-    for kit in (testing, *kits):
+    kits = ["JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event"]
+    for kit in (testing, *map(OF_TESTING.__getitem__, kits)):
         for test in finder.find(kit, kit.__name__, globs=OF_TESTING):
             assert runner.run(test).failed == 0, test.name
     assert runner.tries > 8
 
 
+FIVE = {"sku": "tea", "n": 5}
 SHOP: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
     "orders": (
         "order_id string, customer_id string, amount double, lsn bigint",
@@ -149,10 +150,10 @@ SHOP: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
     "payments": ("order_id string, paid double, lsn bigint", [("o1", 10.0, 5)]),
     "carts": (
         "cart_id string, items array<struct<sku: string, n: bigint>>, lsn bigint",
-        [("a1", [{"sku": "tea", "n": 2}, {"sku": "tin", "n": 1}], 1), ("a2", [{"sku": "tea", "n": 5}], 2)],
+        [("a1", [{"sku": "tea", "n": 2}, {"sku": "tin", "n": 1}], 1), ("a2", [FIVE], 2)],
     ),
 }
-"""Tables of the examples that show results: their columns, of which the first is the key, and their changes."""
+"""Tables of the examples that show results: their columns, the first is the key, and their changes."""
 
 SHOWN = [
     *("fk_join", "cogroup", "window"),
@@ -174,9 +175,9 @@ def in_memory(table: fkjoin.Table) -> DataFrame:
     driver = testing.Driver(table)
     for name in driver.inputs:
         schema, changes = SHOP[name]
-        columns = struct_type(schema, name).names
-        for *values, lsn in changes:
-            driver.input(name).change(values[0], dict(zip(columns, values, strict=False)), version=lsn)
+        names = struct_type(schema, name).names
+        for *cells, lsn in changes:
+            driver.input(name).change(cells[0], dict(zip(names, cells, strict=False)), version=lsn)
     driver.run()
     rows = [[*(key if isinstance(key, tuple) else [key]), *row.values()] for key, row in driver.table.items()]
     return table._planned.spark.createDataFrame(rows, table.schema)
@@ -187,15 +188,15 @@ def test_examples_show_what_they_print(
 ) -> None:
     """Previews are rows of the same plan in memory, since each is a query, and takes a second."""
     monkeypatch.setattr(fkjoin.Table, "preview", in_memory)
-    names = OF_TESTING | {"fkjoin": fkjoin, "fk_join": fkjoin.fk_join, "agg": fkjoin.aggregates, "spark": spark}
-    for name, (schema, changes) in SHOP.items():
+    names = OF_TESTING | {"fkjoin": fkjoin, "fk_join": fkjoin.fk_join, "agg": fkjoin.aggregates}
+    for name, (schema, rows) in SHOP.items():
         columns = struct_type(schema, name).names
-        write_lines(tmp_path / name, "0", [dict(zip(columns, values, strict=True)) for values in changes])
+        write_lines(tmp_path / name, "0", [dict(zip(columns, row, strict=True)) for row in rows])
         about = {"key": columns[0], "version": "lsn", "schema": schema}
         names[name] = fkjoin.Table.from_files(spark, tmp_path / name, **about)
     write_lines(tmp_path / "clicks", "0", [{"page": "start", "customer_id": "c1"}, {"page": "cart", "customer_id": "c9"}])
     names["clicks"] = spark.readStream.schema("page string, customer_id string").json(str(tmp_path / "clicks"))
-    names["driver"] = testing.Driver(names["orders"])
+    names |= {"spark": spark, "driver": testing.Driver(names["orders"])}
     names |= {"cogroup": fkjoin.cogroup, "window": fkjoin.window, "returns": names["orders"].filter("true", name="returns")}
     said, runner = list[str](), doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     for name in SHOWN:

@@ -78,7 +78,6 @@ def test_private_names_of_pyspark_stand_in_one_module() -> None:
 def test_metrics_stand_beside_the_face_and_only_the_face_lies_in_the_root() -> None:
     """Neither room imports the other one, though one of them must be earlier in the list."""
     of_metrics = {other for module, path in MODULES.items() if room(module) == "metrics" for other in imported_modules(path)}
-    assert len(of_metrics) > 10
     assert {other for other in of_metrics if room(other) == "face"} == set()
     roots = {module for module in MODULES if "." not in module and not (ROOT / "fkjoin" / module).is_dir()}
     assert roots == {"errors", "__main__", *FACE}
@@ -95,7 +94,6 @@ def test_the_pure_part_knows_no_spark_kafka_clock_or_logger() -> None:
 
 def test_the_store_package_knows_nothing_of_joins() -> None:
     stores = {module: path for module, path in MODULES.items() if room(module) == "state"}
-    assert len(stores) > 10
     for module, path in stores.items():
         assert {room(other) for other in imported_modules(path)} <= {"state"}, module
         assert not any(name.startswith("pyspark") for name in imported(path)), module

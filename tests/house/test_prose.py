@@ -20,9 +20,8 @@ from tools import site_pages
 from tools.messages import raised
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "adr" / "index.md"]
-LONGEST_SENTENCE, LONGEST_LINE = 25, 100
-LONGEST_CODE = 79
-"""The width of a line of code that the site shows without a scroll bar."""
+LONGEST_SENTENCE, LONGEST_LINE, LONGEST_CODE = 25, 100, 79
+"""Words, characters, and the width of a line of code that the site shows without a scroll bar."""
 LONGEST_CELL, LONGEST_NARROW_CELL, ANY_LENGTH = 25, 15, sys.maxsize
 """Words of a cell: in a table of two columns, and of more, which is for figures and names."""
 
@@ -83,7 +82,7 @@ def without_code(text: str) -> str:
 
 
 def passages(text: str) -> Iterator[tuple[int, str, int]]:
-    """Paragraphs, items of lists, headings and cells, each with its line's number, and how many words a cell may have."""
+    """Paragraphs, items, headings and cells, with their lines' numbers, and how many words a cell may have."""
     number, kept = 0, list[str]()
     for at, line in enumerate([*without_code(text).splitlines(), ""], 1):
         alone = not line.strip() or line.startswith(("|", "#"))
@@ -132,12 +131,13 @@ def test_documents_are_written_by_the_rules(path: Path) -> None:
 
 def test_pages_and_docstrings_of_the_reference_are_written_by_the_rules() -> None:
     """So ``--help`` and the descriptions of settings are; lines and cells may be longer."""
-    texts = [(name, site_pages.PAGES[name]()) for name in ("commands.md", "job-file.md", "changelog.md", "reporting.md")]
+    pages = ("commands.md", "job-file.md", "changelog.md", "reporting.md")
+    texts = [(name, site_pages.PAGES[name]()) for name in pages]
     for name, documented in public().items():
         texts += [(name, text.replace("``", "`")) for text in said_by(documented)]
     for name, text in texts:
-        wrong = [advice for _, advice in faults(text) if not re.match(r"\d+ characters|a cell of", advice)]
-        assert wrong == [], name
+        advice = [about for _, about in faults(text)]
+        assert [about for about in advice if not re.match(r"\d+ char|a cell of", about)] == [], name
 
 
 def said_by(of: object) -> Iterator[str]:
@@ -173,7 +173,7 @@ FOLDERS = "tools", "benchmarks", "tests", "integration", "examples"
 
 
 def in_docstrings(path: Path, *not_used: str) -> Iterator[str]:
-    """Beginnings of docstrings that are wrong, and words in them and in names of classes that are not used."""
+    """Wrong beginnings of docstrings, and words in them and in names of classes that are not used."""
     wrong = re.compile(rf"\b(?:{'|'.join(not_used)})\b", re.IGNORECASE)
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
@@ -190,7 +190,7 @@ def in_docstrings(path: Path, *not_used: str) -> Iterator[str]:
 
 
 def test_docstrings_and_classes_are_written_by_the_rules() -> None:
-    """Docstrings of attributes, too; of what is not the package, their beginnings and actors alone."""
+    """Docstrings of attributes, too; outside of the package, their beginnings and actors alone."""
     assert len(MODULES) > 100
     rules = NO_ACTOR, *HABITS, *NOT_USED
     assert [offence for path in MODULES.values() for offence in in_docstrings(path, *rules)] == []

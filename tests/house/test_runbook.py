@@ -102,7 +102,8 @@ def sections(page: Path) -> dict[str, str]:
 def test_names_on_the_page_are_there(page: Path) -> None:
     """Metrics, calls of commands, settings of sessions and of job files, rules of the optimizer, and messages."""
     text = page.read_text()
-    metrics = {f"{one.name}{'_total' * (one.type == 'counter')}" for one in families_of(JobReport(0))}
+    families = families_of(JobReport(0))
+    metrics = {f"{family.name}{'_total' * (family.type == 'counter')}" for family in families}
     named = re.findall(r"\bfkjoin_[a-z_]+\b", "\n".join(code(text)))
     assert set(named) <= metrics | {BATCHES, LETTERS}
     assert [(call, fault) for call in lines_of_commands(text) if (fault := fault_of(call)) is not None] == []
@@ -119,13 +120,14 @@ def test_names_on_the_page_are_there(page: Path) -> None:
 
 
 def test_each_alert_names_a_section_that_names_it() -> None:
-    """Prometheus hands the annotation ``runbook`` on with the alert; the runbook has a table of alerts, in this order."""
+    """Prometheus hands the annotation ``runbook`` on; the runbook has a table of alerts, in this order."""
     (group,) = yaml.safe_load((ROOT / "docker" / "prometheus" / "rules.yml").read_text())["groups"]
     pages = {rule["alert"]: rule["annotations"]["runbook"] for rule in group["rules"]}
     by_anchor = sections(ROOT / "docs" / "runbook.md")
     for name, page in pages.items():
         assert f"`{name}`" in by_anchor[page.removeprefix("docs/runbook.md#")], name
-    assert {name for page in PAGES for name in re.findall(r"\bFkjoin\w+", page.read_text())} == set(pages)
+    everything = "".join(page.read_text() for page in PAGES)
+    assert set(re.findall(r"\bFkjoin\w+", everything)) == set(pages)
     rows = re.findall(r"^\| `(\w+)` \|.*\((#.+)\) \|$", by_anchor["alerts"], re.MULTILINE)
     assert [(name, f"docs/runbook.md{anchor}") for name, anchor in rows] == list(pages.items())
 

@@ -45,8 +45,9 @@ def run(*command: str | Path, folder: Path, **variables: str) -> str:
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkout without what building and running leave in it, which a wheel would have, too."""
-    leave_out = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "tests", "integration")
-    return shutil.copytree(ROOT, tmp_path_factory.mktemp("all") / "checkout", symlinks=True, ignore=leave_out)
+    leave_out = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", "dist", "tests")
+    copy = tmp_path_factory.mktemp("all") / "checkout"
+    return shutil.copytree(ROOT, copy, symlinks=True, ignore=leave_out)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +58,8 @@ def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made_wheel(source: Path, folder: Path) -> Path:
     options = ("--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder)
-    home = "https://example.org/fkjoin/blob/v1/"
-    run(sys.executable, "-m", "pip", "--quiet", "wheel", *options, source, folder=folder, FKJOIN_HOME=home)
+    about = {"folder": folder, "FKJOIN_HOME": "https://example.org/fkjoin/blob/v1/"}
+    run(sys.executable, "-m", "pip", "wheel", *options, source, **about)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -91,12 +91,13 @@ OF_VALUES = {
 }
 SEEN += [(FILES, f'topic = "o"\nvalue = {{{value}}}', f"tables.orders.{says}") for value, says in OF_VALUES.items()]
 
+OF_ORDERS = "[views.orders]\nof = 'joined'\nfilter = 'a > 1'\n"
 UNSEEN: list[Mistake] = [
     (SINK, "[sinks.out", "cannot be read as TOML"),
     ('name = "orders"', 'name = "${FKJOIN_NOT_SET}"', "name: the environment has no variable FKJOIN_NOT_SET"),
     (SINK, f"{VIEW}{SINK}", "views.v: give filter, columns, or both", f'{VIEW}filter = "amount > 1"\n{SINK}'),
     (SINK, f"{COUNT}{SINK}", "aggregates.a: give group_by, window, or both", f"{COUNT}{WINDOW}{SINK}"),
-    (SINK, f"[views.orders]\nof = 'joined'\nfilter = 'a > 1'\n{SINK}", "views.orders: a table has this name already; choose"),
+    (SINK, f"{OF_ORDERS}{SINK}", "views.orders: a table has this name already; choose"),
     (JOINER, f'emit = "weekly"\n{JOINER}', "joins.joined.emit: .*'weekly' is not one of"),
     ("[spark]\n", "[spark]\nkafk = true\n", "spark: 'kafk' is not a Spark setting", "[spark]\nkafka = true\n"),
     (

@@ -83,7 +83,8 @@ def test_a_query_that_waits_is_no_batch_and_loses_nothing() -> None:
     assert found["rates"].keys() == line["rates"].keys()
     assert (found["batches"], len(found["recent"])) == (1, 1)
     changed = set(metrics.prometheus().decode().splitlines()) - set(before.splitlines())
-    assert {line.split("{")[0] for line in changed} == {"fkjoin_lag_records", "fkjoin_lag_timestamp_seconds"}
+    lag = {"fkjoin_lag_records", "fkjoin_lag_timestamp_seconds"}
+    assert {line.split("{")[0] for line in changed} == lag
     assert metrics.take(progress(1), "sink-out") is not None
 
 

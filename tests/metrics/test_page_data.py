@@ -36,10 +36,11 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def observed(batch: int, *names: str, dead: int = 0) -> str:
-    """The event of a batch in which operators of these names have counted, each so many dead letters."""
+    """The event of a batch in which operators of these names have counted so many dead letters each."""
     about = json.loads(progress(batch).json)
     counted = about["observedMetrics"]["fkjoin:joined"] | {"dead-letters": dead}
-    return json.dumps(about | {"observedMetrics": {counters.metrics_name(name): counted for name in names}})
+    about["observedMetrics"] = {counters.metrics_name(name): counted for name in names}
+    return json.dumps(about)
 
 
 def test_a_job_without_a_batch_is_starting() -> None:

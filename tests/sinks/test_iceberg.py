@@ -253,7 +253,8 @@ def test_a_warehouse_that_cannot_be_written_to_is_refused_and_nothing_is_left(tm
         return Iceberg("shop.it", options=options | {"warehouse": warehouse})
 
     warehouse = warehouse.replace("FOLDER", str(tmp_path))
-    says = rf"^Iceberg table shop.it: {warehouse.removeprefix('file://')} cannot be written to: .*; make that folder, or"
+    path = warehouse.removeprefix("file://")
+    says = rf"^Iceberg table shop.it: {path} cannot be written to: .*; make that folder, or"
     for begin in (sink(warehouse).examine, sink(warehouse).prepare):
         with pytest.raises(FkJoinError, match=f"{says} give another place as its catalog's"):
             begin(SCHEMA, ("id",))

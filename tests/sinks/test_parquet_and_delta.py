@@ -131,7 +131,7 @@ def there(path: Path, kind: pa.DataType) -> None:
 @pytest.mark.parametrize(("ours", "theirs"), NARROWER)
 def test_a_narrower_type_is_refused_before_the_first_batch(tmp_path: Path, ours: pa.DataType, theirs: pa.DataType) -> None:
     there(tmp_path, theirs)
-    says = r"^Delta table .* does not match .*: column x is .*, which cannot hold every .*: make it .*, or cast"
+    says = r"^Delta table .* does not match .*: column x is .*, which cannot hold every .*: make it "
     with pytest.raises(FkJoinError, match=says):
         delta(tmp_path, pa.schema([("id", pa.int64()), ("x", ours)]))
 
@@ -186,7 +186,7 @@ LATE = {
 
 
 @pytest.mark.parametrize("kind", LATE)
-def test_a_date_that_delta_cannot_have_is_refused_before_it_breaks_the_table(tmp_path: Path, kind: str) -> None:
+def test_a_date_that_delta_cannot_have_is_refused_in_time(tmp_path: Path, kind: str) -> None:
     rows = pa.table({"id": [1], "x": LATE[kind]})
     sink = delta(tmp_path, rows.schema)
     with pytest.raises(FkJoinError, match="x has a date outside of the years 1 to 9999, which Delta tables cannot store"):
