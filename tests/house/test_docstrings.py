@@ -15,10 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import fkjoin
 from fkjoin import testing
+from fkjoin.spark.schemas import struct_type
 from tests.support.queries import write_lines
 from tests.support.reference import any_of, choices, parameters, public, title, type_of, types_of
 
 PUBLIC = public()
+OF_TESTING: dict[str, Any] = {name: getattr(testing, name) for name in testing.__all__}
 
 
 def sections(of: Any) -> dict[str, Any]:
@@ -32,8 +34,8 @@ def texts_of_parameters(of: Any) -> dict[str, str]:
 
 def test_public_docstrings_name_no_files_of_a_checkout() -> None:
     """Readers of ``help()`` and of the site may have none: pages are named by their titles."""
-    named = {name: re.findall(r"\bdocs/\S+", inspect.getdoc(of) or "") for name, of in PUBLIC.items()}
-    assert {name: found for name, found in named.items() if found} == {}
+    for name, of in PUBLIC.items():
+        assert re.findall(r"\bdocs/\S+", inspect.getdoc(of) or "") == [], name
 
 
 def test_parameters_are_those_of_the_signature() -> None:
@@ -45,20 +47,12 @@ def test_parameters_are_those_of_the_signature() -> None:
 
 
 def test_each_parameter_has_a_line_with_the_type_and_the_default_of_the_signature() -> None:
-    wrong = []
     for name, of in PUBLIC.items():
         known = {title(one): one for one in parameters(of)}
-        for line in parameter_lines(of):
-            called, _, about = line.partition(" : ")
-            if called not in known or about not in right_words(of, known[called]):
-                wrong.append(f"{name}: {line}")
-    assert wrong == []
-
-
-def parameter_lines(of: Any) -> list[str]:
-    """The lines of a docstring that each begin a parameter."""
-    _, _, text = (inspect.getdoc(of) or "").partition("Parameters\n----------\n")
-    return re.findall(r"^\S.*", re.split(r"\n\n\w+\n---", text)[0], re.MULTILINE)
+        _, _, text = (inspect.getdoc(of) or "").partition("Parameters\n----------\n")
+        text = re.split(r"\n\n\w+\n---", text)[0]
+        for parameter, about in re.findall(r"^(\S+) : (.*)", text, re.MULTILINE):
+            assert about in right_words(of, known[parameter]), f"{name}: {parameter}"
 
 
 def right_words(of: Any, parameter: Parameter) -> tuple[str, ...]:
@@ -74,13 +68,9 @@ def right_words(of: Any, parameter: Parameter) -> tuple[str, ...]:
 
 
 def test_no_parameter_sends_the_reader_to_another_call() -> None:
-    sent = [
-        f"{name}: {parameter}"
-        for name, of in PUBLIC.items()
-        for parameter, text in texts_of_parameters(of).items()
-        if re.search(r"\bsee ``", text, re.IGNORECASE)
-    ]
-    assert sent == []
+    for name, of in PUBLIC.items():
+        for parameter, text in texts_of_parameters(of).items():
+            assert not re.search(r"\bsee ``", text, re.IGNORECASE), f"{name}: {parameter}"
 
 
 SIBLINGS = [
@@ -125,69 +115,45 @@ def test_a_sink_has_the_texts_of_the_call_that_writes_to_it(name: str) -> None:
     assert sink == {parameter: call[parameter] for parameter in sink}
 
 
-def returns(found: Any) -> bool:
-    """Tell whether it is a call that returns something."""
-    return not inspect.isclass(found) and getattr(found, "__annotations__", {}).get("return") != "None"
-
-
 def test_what_is_returned_is_said_and_examples_are_python() -> None:
-    silent = [name for name, of in PUBLIC.items() if returns(of) and not {"returns", "yields"} & set(sections(of))]
-    assert silent == []
     for name, of in PUBLIC.items():
+        if not inspect.isclass(of) and getattr(of, "__annotations__", {}).get("return") != "None":
+            assert {"returns", "yields"} & set(sections(of)), name
         for example in doctest.DocTestParser().get_examples(inspect.getdoc(of) or ""):
             compile(example.source, name, "exec")
 
 
 def test_examples_of_tests_without_spark_are_true() -> None:
     runner = doctest.DocTestRunner()
-    names = {name: getattr(testing, name) for name in testing.__all__}
     finder = doctest.DocTestFinder()
-    kits = (
-        testing,
-        *(names[name] for name in ("JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event")),
-    )
-    for test in [one for kit in kits for one in finder.find(kit, kit.__name__, globs=names)]:
-        assert runner.run(test).failed == 0, test.name
+    kits = ["JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event"]
+    for kit in (testing, *map(OF_TESTING.__getitem__, kits)):
+        for test in finder.find(kit, kit.__name__, globs=OF_TESTING):
+            assert runner.run(test).failed == 0, test.name
     assert runner.tries > 8
 
 
-SHOP: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
+FIVE = {"sku": "tea", "n": 5}
+SHOP: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
     "orders": (
-        "order_id",
         "order_id string, customer_id string, amount double, lsn bigint",
-        [
-            {"order_id": "o1", "customer_id": "c1", "amount": 10.0, "lsn": 7},
-            {"order_id": "o2", "customer_id": "c2", "amount": 25.0, "lsn": 8},
-            {"order_id": "o3", "customer_id": "c1", "amount": 5.0, "lsn": 9},
-        ],
+        [("o1", "c1", 10.0, 7), ("o2", "c2", 25.0, 8), ("o3", "c1", 5.0, 9)],
     ),
     "old_orders": (
-        "order_id",
         "order_id string, customer_id string, amount double, lsn bigint",
-        [
-            {"order_id": "o0", "customer_id": "c2", "amount": 99.0, "lsn": 1},
-            {"order_id": "o1", "customer_id": "c1", "amount": 1.0, "lsn": 2},
-        ],
+        [("o0", "c2", 99.0, 1), ("o1", "c1", 1.0, 2)],
     ),
     "customers": (
-        "customer_id",
         "customer_id string, name string, region string, lsn bigint",
-        [
-            {"customer_id": "c1", "name": "Ada", "region": "north", "lsn": 3},
-            {"customer_id": "c2", "name": "Grace", "region": "south", "lsn": 4},
-        ],
+        [("c1", "Ada", "north", 3), ("c2", "Grace", "south", 4)],
     ),
-    "payments": ("order_id", "order_id string, paid double, lsn bigint", [{"order_id": "o1", "paid": 10.0, "lsn": 5}]),
+    "payments": ("order_id string, paid double, lsn bigint", [("o1", 10.0, 5)]),
     "carts": (
-        "cart_id",
         "cart_id string, items array<struct<sku: string, n: bigint>>, lsn bigint",
-        [
-            {"cart_id": "a1", "items": [{"sku": "tea", "n": 2}, {"sku": "tin", "n": 1}], "lsn": 1},
-            {"cart_id": "a2", "items": [{"sku": "tea", "n": 5}], "lsn": 2},
-        ],
+        [("a1", [{"sku": "tea", "n": 2}, {"sku": "tin", "n": 1}], 1), ("a2", [FIVE], 2)],
     ),
 }
-"""Tables of the examples that show results: their keys, their columns, and their changes."""
+"""Tables of the examples that show results: their columns, the first is the key, and their changes."""
 
 SHOWN = [
     *("fk_join", "cogroup", "window"),
@@ -208,10 +174,10 @@ def in_memory(table: fkjoin.Table) -> DataFrame:
     """The rows of a table of the shop."""
     driver = testing.Driver(table)
     for name in driver.inputs:
-        key, _, changes = SHOP[name]
-        for change in changes:
-            row = {column: value for column, value in change.items() if column != "lsn"}
-            driver.input(name).change(change[key], row, version=change["lsn"])
+        schema, changes = SHOP[name]
+        names = struct_type(schema, name).names
+        for *cells, lsn in changes:
+            driver.input(name).change(cells[0], dict(zip(names, cells, strict=False)), version=lsn)
     driver.run()
     rows = [[*(key if isinstance(key, tuple) else [key]), *row.values()] for key, row in driver.table.items()]
     return table._planned.spark.createDataFrame(rows, table.schema)
@@ -222,14 +188,15 @@ def test_examples_show_what_they_print(
 ) -> None:
     """Previews are rows of the same plan in memory, since each is a query, and takes a second."""
     monkeypatch.setattr(fkjoin.Table, "preview", in_memory)
-    names: dict[str, Any] = {name: getattr(testing, name) for name in testing.__all__}
-    names |= {"fkjoin": fkjoin, "fk_join": fkjoin.fk_join, "agg": fkjoin.aggregates, "spark": spark}
-    for name, (key, schema, rows) in SHOP.items():
-        write_lines(tmp_path / name, "0", rows)
-        names[name] = fkjoin.Table.from_files(spark, tmp_path / name, key=key, version="lsn", schema=schema)
+    names = OF_TESTING | {"fkjoin": fkjoin, "fk_join": fkjoin.fk_join, "agg": fkjoin.aggregates}
+    for name, (schema, rows) in SHOP.items():
+        columns = struct_type(schema, name).names
+        write_lines(tmp_path / name, "0", [dict(zip(columns, row, strict=True)) for row in rows])
+        about = {"key": columns[0], "version": "lsn", "schema": schema}
+        names[name] = fkjoin.Table.from_files(spark, tmp_path / name, **about)
     write_lines(tmp_path / "clicks", "0", [{"page": "start", "customer_id": "c1"}, {"page": "cart", "customer_id": "c9"}])
     names["clicks"] = spark.readStream.schema("page string, customer_id string").json(str(tmp_path / "clicks"))
-    names["driver"] = testing.Driver(names["orders"])
+    names |= {"spark": spark, "driver": testing.Driver(names["orders"])}
     names |= {"cogroup": fkjoin.cogroup, "window": fkjoin.window, "returns": names["orders"].filter("true", name="returns")}
     said, runner = list[str](), doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     for name in SHOWN:

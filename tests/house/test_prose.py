@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import griffe
@@ -13,15 +15,14 @@ import pytest
 
 from tests.support.places import ROOT
 from tests.support.reference import public
-from tests.support.rooms import MODULES, nodes
+from tests.support.rooms import MODULES
 from tools import site_pages
 from tools.messages import raised
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "adr" / "index.md"]
-LONGEST_SENTENCE, LONGEST_LINE = 25, 100
-LONGEST_CODE = 79
-"""The width of a line of code that the site shows without a scroll bar."""
-LONGEST_CELL, LONGEST_NARROW_CELL = 25, 15
+LONGEST_SENTENCE, LONGEST_LINE, LONGEST_CODE = 25, 100, 79
+"""Words, characters, and the width of a line of code that the site shows without a scroll bar."""
+LONGEST_CELL, LONGEST_NARROW_CELL, ANY_LENGTH = 25, 15, sys.maxsize
 """Words of a cell: in a table of two columns, and of more, which is for figures and names."""
 
 HABITS = {
@@ -35,9 +36,9 @@ HABITS = {
 }
 """Habits of our words, which docstrings do not have either."""
 
+NO_ACTOR = r"who(?:ever|m)?|nobody|somebody|anybody|everybody"
 FORBIDDEN = {
-    r"who(?:ever|m)?": "name the actor",
-    r"nobody|somebody|anybody|everybody": "name the actor",
+    NO_ACTOR: "name the actor",
     r"one's": "write 'your'",
     r"today|nowadays|yesterday|the other day|another day": "say which release, or nothing",
     r"(?:in|of) (?:a|that|the) (?:slow|slower|fast|faster) (?:hour|day)": "no diary: give the range in a table",
@@ -63,6 +64,8 @@ NOT_USED = {
 RULES = FORBIDDEN | {words: f"the name is {name!r}; see docs/glossary.md" for words, name in NOT_USED.items()}
 
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^(?! *(?:[-*]|\d+\.) )(\S.*\n\n?)((?:    .*\n|\n(?=    ))+)", re.MULTILINE)
+"""A block of code below a line that is no item of a list."""
 _CODE = re.compile(r"``[^\n]+?``|`[^`]+`")
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\([^)]*\)")
 _ITEM = re.compile(r"^ *(?:[-*]|\d+\.) +")
@@ -72,41 +75,35 @@ _END = re.compile(r"(?<=[.!?])[)*\"]*\s+")
 def without_code(text: str) -> str:
     """The text, with code in blocks left out and code in a line as one word; line numbers stay."""
     text = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
-    text = re.sub(
-        r"^(?:    .*\n)+",
-        lambda block: block[0] if _in_list(text, block.start()) else "\n" * block[0].count("\n"),
-        text,
-        flags=re.M,
-    )
+    text = _INDENTED.sub(lambda block: block[1] + "\n" * block[2].count("\n"), text)
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
     text = _CODE.sub(lambda code: "X" + "\n" * code[0].count("\n"), text)
     return _LINK.sub(lambda link: link[1] + "\n" * (link[0].count("\n") - link[1].count("\n")), text)
 
 
-def _in_list(text: str, place: int) -> bool:
-    before = text[:place].rstrip().rsplit("\n\n", 1)[-1]
-    return bool(re.search(_ITEM.pattern, before, re.MULTILINE))
-
-
-def passages(text: str) -> Iterator[tuple[int, str]]:
-    """Paragraphs, items of lists, headings and cells of tables, each with the number of its line."""
+def passages(text: str) -> Iterator[tuple[int, str, int]]:
+    """Paragraphs, items, headings and cells, with their lines' numbers, and how many words a cell may have."""
     number, kept = 0, list[str]()
     for at, line in enumerate([*without_code(text).splitlines(), ""], 1):
         alone = not line.strip() or line.startswith(("|", "#"))
         if (alone or _ITEM.match(line)) and kept:
-            yield number, " ".join(kept)
+            yield number, " ".join(kept), ANY_LENGTH
             kept = []
         if line.startswith("|"):
-            yield from ((at, cell) for cell in re.split(r"(?<!\\)\|", line))
+            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
+            longest = LONGEST_NARROW_CELL if len(cells) > 2 else LONGEST_CELL
+            yield from ((at, cell, longest) for cell in cells)
         elif line.startswith("#"):
-            yield at, line
+            yield at, line, ANY_LENGTH
         elif line.strip():
             number = number if kept else at
             kept.append(_ITEM.sub("", line).strip())
 
 
 def faults(text: str, rules: dict[str, str] = RULES) -> Iterator[tuple[int, str]]:
-    for number, passage in passages(text):
+    for number, passage, longest in passages(text):
+        if (count := len(passage.split())) > longest:
+            yield number, f"a cell of {count} words, at most {longest}: {passage.strip()[:60]}…"
         for sentence in _END.split(passage):
             count = len(re.findall(r"[^\W_][\w'’.,×%-]*", sentence))
             if count > LONGEST_SENTENCE:
@@ -114,9 +111,6 @@ def faults(text: str, rules: dict[str, str] = RULES) -> Iterator[tuple[int, str]
         for words, advice in rules.items():
             for found in re.finditer(rf"\b(?:{words})\b", passage, re.IGNORECASE):
                 yield number, f"{found[0]!r}: {advice}"
-    for number, cell, longest in _cells(text):
-        if (count := len(cell.split())) > longest:
-            yield number, f"a cell of {count} words, at most {longest}: {cell.strip()[:60]}…"
     for block in _FENCE.finditer(text):
         first = text[: block.start()].count("\n") + 1
         for number, line in enumerate(block[0].splitlines(), first):
@@ -124,21 +118,9 @@ def faults(text: str, rules: dict[str, str] = RULES) -> Iterator[tuple[int, str]
                 yield number, f"{len(line)} characters of code, at most {LONGEST_CODE}"
     bare = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), text)
     for number, line in enumerate(bare.splitlines(), 1):
-        if (
-            len(line) > LONGEST_LINE
-            and not line.startswith(("|", "    ", "![", "[!["))
-            and len(_LINK.sub(r"\1", line)) > LONGEST_LINE
-        ):
+        shown = _LINK.sub(r"\1", line)
+        if len(shown) > LONGEST_LINE and not line.startswith(("|", "    ", "![", "[![")):
             yield number, f"{len(line)} characters, at most {LONGEST_LINE}"
-
-
-def _cells(text: str) -> Iterator[tuple[int, str, int]]:
-    """Cells of tables, with the numbers of their lines, and how many words each may have."""
-    for number, line in enumerate(without_code(text).splitlines(), 1):
-        if line.startswith("|"):
-            cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
-            longest = LONGEST_NARROW_CELL if len(cells) > 2 else LONGEST_CELL
-            yield from ((number, cell, longest) for cell in cells)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -147,20 +129,15 @@ def test_documents_are_written_by_the_rules(path: Path) -> None:
     assert found == [], "\n".join(f"{path.relative_to(ROOT)}:{number}: {what}" for number, what in found)
 
 
-@pytest.mark.parametrize("name", ["commands.md", "job-file.md", "changelog.md", "reporting.md"])
-def test_pages_that_are_made_of_the_code_are_written_by_the_rules(name: str) -> None:
-    """So ``--help`` and the descriptions of settings are; their lines and cells may be longer."""
-    longer = re.compile(r"\d+ characters|a cell of")
-    found = [(number, what) for number, what in faults(site_pages.PAGES[name]()) if not longer.match(what)]
-    assert found == []
-
-
-def test_docstrings_of_the_reference_are_written_by_the_rules() -> None:
-    found = []
-    for name, of in public().items():
-        for text in said_by(of):
-            found += [f"{name}: {what}" for _, what in faults(text.replace("``", "`")) if "characters" not in what]
-    assert found == []
+def test_pages_and_docstrings_of_the_reference_are_written_by_the_rules() -> None:
+    """So ``--help`` and the descriptions of settings are; lines and cells may be longer."""
+    pages = ("commands.md", "job-file.md", "changelog.md", "reporting.md")
+    texts = [(name, site_pages.PAGES[name]()) for name in pages]
+    for name, documented in public().items():
+        texts += [(name, text.replace("``", "`")) for text in said_by(documented)]
+    for name, text in texts:
+        advice = [about for _, about in faults(text)]
+        assert [about for about in advice if not re.match(r"\d+ char|a cell of", about)] == [], name
 
 
 def said_by(of: object) -> Iterator[str]:
@@ -190,73 +167,56 @@ _NO_BEGINNING = re.compile(
     r"|From (?:how|which|where)|(?:Under|In|For) wh(?:at|ich))\b"
 )
 """Beginnings that are neither a noun nor an imperative verb."""
-_NO_ACTOR = re.compile(r"\b(?:who(?:ever|m)?|nobody|somebody|anybody|everybody)\b", re.IGNORECASE)
 
 
-def texts(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """The docstrings of a module, with their lines: those of attributes, too."""
-    for node in nodes:
+FOLDERS = "tools", "benchmarks", "tests", "integration", "examples"
+
+
+def in_docstrings(path: Path, *not_used: str) -> Iterator[str]:
+    """Wrong beginnings of docstrings, and words in them and in names of classes that are not used."""
+    wrong = re.compile(rf"\b(?:{'|'.join(not_used)})\b", re.IGNORECASE)
+    for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
-                yield node.lineno, text.strip()
+                words = " ".join(re.sub(r"``[^`]*``", "X", text).split())
+                offence = _NO_BEGINNING.match(words) or wrong.search(words)
+            case ast.ClassDef(name=name) if name not in OF_SINKS:
+                words = " ".join(re.findall(r"[A-Z]?[a-z]+", name))
+                offence = wrong.search(words.replace("Derived", "derived tables"))
+            case _:
+                continue
+        if offence:
+            yield f"{path.relative_to(ROOT)}:{node.lineno}: {offence[0]}"
 
 
-def test_docstrings_begin_with_a_noun_or_a_verb_and_name_the_actor() -> None:
-    others = [
-        path for folder in ("tools", "benchmarks", "tests", "integration", "examples") for path in (ROOT / folder).rglob("*.py")
-    ]
-    found = []
-    for path in [*MODULES.values(), *others]:
-        for line, text in texts(nodes(path) if path in MODULES.values() else ast.walk(ast.parse(path.read_text()))):
-            if wrong := _NO_BEGINNING.match(text) or _NO_ACTOR.search(text):
-                found.append(f"{path.relative_to(ROOT)}:{line}: {wrong[0]}")
-    assert found == []
-
-
-def test_docstrings_of_the_package_have_no_habits() -> None:
-    wrong = re.compile(rf"\b(?:{'|'.join(HABITS)})\b", re.IGNORECASE)
-    found = []
-    for path in MODULES.values():
-        for line, text in texts(nodes(path)):
-            said = " ".join(re.sub(r"``[^`]*``", "X", text).split())
-            found += [f"{path.relative_to(ROOT)}:{line}: {one[0]}" for one in wrong.finditer(said)]
-    assert found == []
-
-
-def test_docstrings_and_classes_keep_to_the_names_of_the_glossary() -> None:
-    not_used = re.compile(rf"\b(?:{'|'.join(NOT_USED)})\b", re.IGNORECASE)
-    found = []
-    for module, path in MODULES.items():
-        said = [re.sub(r"``[^`]*``", "", text) for _, text in texts(nodes(path))]
-        classes = [node.name for node in nodes(path) if isinstance(node, ast.ClassDef) and node.name not in OF_SINKS]
-        said += [" ".join(re.findall(r"[A-Z]?[a-z]+", name)).replace("Derived", "derived tables") for name in classes]
-        found += [(module, wrong[0]) for text in said if (wrong := not_used.search(" ".join(text.split())))]
+def test_docstrings_and_classes_are_written_by_the_rules() -> None:
+    """Docstrings of attributes, too; outside of the package, their beginnings and actors alone."""
     assert len(MODULES) > 100
-    assert found == []
+    rules = NO_ACTOR, *HABITS, *NOT_USED
+    assert [offence for path in MODULES.values() for offence in in_docstrings(path, *rules)] == []
+    others = chain.from_iterable((ROOT / folder).rglob("*.py") for folder in FOLDERS)
+    assert [offence for path in others for offence in in_docstrings(path, NO_ACTOR)] == []
 
 
 OF_SINKS = {"Mark"}
 """A batch as a sink remembers it: neither of the marks in the glossary."""
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("fkjoin reads the topic. It writes a table.", []),
-        (" ".join(f"w{n}" for n in range(26)).replace("w9 ", "w9\n"), [1]),
-        ("- one\n- " + "\n  ".join(f"w{n}" for n in range(26)), [2]),
-        ("| a | " + ". ".join(f"w{n}" for n in range(26)) + " |", [1]),
-        ("| a | b | " + ". ".join(f"w{n}" for n in range(16)) + " |", [1]),
-        ("| a | b | `" + "w " * 16 + "` |", []),
-        ("Text\n\n```python\n" + "x" * 80 + "\n```", [4]),
-        ("There is no table, but this is no table.", [1]),
-        ("```python\n" + "x " * 30 + "\n```\n\nWhoever reads this.", [5]),
-        ("Text.\n\n    whoever  # code\n", []),
-        ("The stage `whoever` and [a page](whoever.md).", []),
-        ("The stage that knows who reads it.", [1]),
-        ("x" * 101, [1]),
-        ("A link may be long: [a page](" + "x" * 100 + ").", []),
-    ],
-)
-def test_the_checker_finds_what_is_wrong(text: str, found: list[int]) -> None:
-    assert [number for number, _ in faults(text)] == found
+WORDS = " ".join(f"w{number}" for number in range(26))
+TEXTS = {
+    "fkjoin reads the topic. It writes a table.": [],
+    WORDS.replace("w9 ", "w9\n"): [1],
+    f"- one\n- {WORDS}": [2],
+    f"| a | {WORDS.replace(' ', '. ')} |": [1],
+    f"| a | b | {'w. ' * 16}|": [1],
+    f"| a | b | `{WORDS}` |": [],
+    f"Text\n\n```python\n{'x' * 80}\n```\n\nWhoever.": [4, 7],
+    "There is no table, but this is no table.": [1],
+    "Text.\n\n    whoever\n\nThe `whoever` and [a page](whoever.md).": [],
+    f"{'x' * 101}\n\n[a page]({'x' * 100}).": [1],
+}
+"""Texts, and the lines in which something is wrong."""
+
+
+def test_the_checker_finds_what_is_wrong() -> None:
+    assert {text: sorted(line for line, _ in faults(text)) for text in TEXTS} == TEXTS

@@ -5,18 +5,15 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import sys
-import tarfile
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import yaml
 from markdown.extensions.toc import slugify
+from typer.exceptions import TyperException
 from typer.main import get_command
 
 from fkjoin.cli.main import app
@@ -31,13 +28,7 @@ from tests.support.documents import FENCE, blocks
 from tests.support.places import ROOT
 from tests.support.rooms import MODULES, nodes
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 PAGES = [ROOT / "docs" / name for name in ("runbook.md", "upgrading.md", "sizing.md")]
-RULES_FILE = ROOT / "docker" / "prometheus" / "rules.yml"
 
 SETTINGS = {value for name, value in vars(settings).items() if name.isupper() and str(value).startswith("spark.fkjoin.")}
 OF_SOURCES = {*_SOURCE, "maxFilesPerTrigger"}
@@ -58,10 +49,6 @@ def code(text: str) -> Iterator[str]:
     yield from (match[3] for match in FENCE.finditer(text) if match[2] not in ("text", "toml"))
 
 
-def metric_names() -> set[str]:
-    return {f"{one.name}_total" if one.type == "counter" else one.name for one in families_of(JobReport(0))}
-
-
 def lines_of_commands(text: str) -> Iterator[list[str]]:
     """Calls of ``fkjoin``, as lists of words."""
     for found in code(text):
@@ -74,28 +61,16 @@ def lines_of_commands(text: str) -> Iterator[list[str]]:
 def fault_of(words: list[str]) -> str | None:
     """Say what is wrong with a call; None if nothing is."""
     command: Any = get_command(app)
-    while isinstance(command, click.Group) or hasattr(command, "commands"):
-        if not words:
-            return None
-        if words[0].startswith("-"):
-            break
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
         name, *words = words
         if name not in command.commands:
             return f"no command {name!r}"
         command = command.commands[name]
-    options = {name: one for one in command.params for name in one.opts if one.param_type_name == "option"}
-    rest = list(words)
-    arguments = 0
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--"):
-            arguments += 1
-        elif word not in options:
-            return f"no option {word!r}"
-        elif not options[word].is_flag and rest:
-            rest.pop(0)
-    most = sum(one.param_type_name == "argument" for one in command.params)
-    return f"{arguments} arguments, at most {most}" if arguments > most else None
+    try:
+        _, more, _ = command.make_parser(command.context_class(command)).parse_args(words)
+    except TyperException as error:
+        return error.format_message()
+    return f"too many arguments: {more}" if more else None
 
 
 @cache
@@ -117,32 +92,6 @@ def is_said(line: str) -> bool:
     return any(pattern.search(text) for text in said())
 
 
-def unknown(value: Any, about: dict[str, Any], name: str = "") -> Iterator[str]:
-    """Settings in a part of a job file that its schema does not have."""
-    for option in about.get("anyOf", ()):
-        if "$ref" in option:
-            yield from unknown(value, option, name)
-    if "$ref" in about:
-        about = json_schema()["$defs"][about["$ref"].rpartition("/")[2]]
-    if not isinstance(value, dict):
-        return
-    known, others = about.get("properties", {}), about.get("additionalProperties")
-    for key, inner in value.items():
-        if key in known:
-            yield from unknown(inner, known[key], key)
-        elif name == "options":
-            yield from () if key in OF_SOURCES or key.startswith("kafka.") else (key,)
-        elif isinstance(others, dict):
-            yield from unknown(inner, others)
-        elif known:
-            yield key
-
-
-def alerts() -> dict[str, dict[str, Any]]:
-    (group,) = yaml.safe_load(RULES_FILE.read_text())["groups"]
-    return {rule["alert"]: rule for rule in group["rules"]}
-
-
 def sections(page: Path) -> dict[str, str]:
     """The text of each section, by its anchor."""
     parts = re.split(r"^#{2,3} (.+)$", FENCE.sub("", page.read_text()), flags=re.MULTILINE)
@@ -153,40 +102,34 @@ def sections(page: Path) -> dict[str, str]:
 def test_names_on_the_page_are_there(page: Path) -> None:
     """Metrics, calls of commands, settings of sessions and of job files, rules of the optimizer, and messages."""
     text = page.read_text()
-    metrics = {name for found in code(text) for name in re.findall(r"\bfkjoin_[a-z_]+\b", found)}
-    assert metrics - metric_names() - {BATCHES, LETTERS} == set()
+    families = families_of(JobReport(0))
+    metrics = {f"{family.name}{'_total' * (family.type == 'counter')}" for family in families}
+    named = re.findall(r"\bfkjoin_[a-z_]+\b", "\n".join(code(text)))
+    assert set(named) <= metrics | {BATCHES, LETTERS}
     assert [(call, fault) for call in lines_of_commands(text) if (fault := fault_of(call)) is not None] == []
     assert set(re.findall(r"spark\.fkjoin\.[\w.]*\w", text)) - SETTINGS == set()
     schema = json_schema()
     known = {name for about in (schema, *schema["$defs"].values()) for name in about["properties"]} | OF_SOURCES
-    named = {match[1] for found in spans(text) if (match := re.match(r"(\w+) ?= ?\S", found))}
-    assert {name for name in named if not name.isupper()} - known == set()
-    jobs = [tomllib.loads(block.text) for block in blocks(page) if block.language == "toml"]
-    assert [name for job in jobs for name in unknown(job, schema)] == []
-    rules = {name for found in spans(text) for name in re.findall(r"excludedRules = \"([\w,-]+)\"", found)}
-    assert {rule for names in rules for rule in names.split(",")} - set(RULES) == set()
+    assigned = re.findall(r"^(\w+) ?= ?\S", "\n".join(spans(text)), re.MULTILINE)
+    assert {name for name in assigned if not name.isupper()} - known == set()
+    rules = re.findall(r"excludedRules = \"([\w,-]+)\"", "\n".join(spans(text)))
+    assert set(",".join(rules).split(",")) <= {*RULES, ""}
     lines = [line for block in blocks(page) if block.language == "text" for line in block.text.splitlines()]
     lines += [found for found in spans(text) if "…" in found and " " in found and "(" not in found]
     assert [line for line in lines if line.strip() and not is_said(line)] == []
 
 
 def test_each_alert_names_a_section_that_names_it() -> None:
-    """Prometheus hands the annotation ``runbook`` on with the alert."""
-    found = sections(ROOT / "docs" / "runbook.md")
-    for name, rule in alerts().items():
-        page, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert page == "docs/runbook.md", name
-        assert anchor in found, f"{name}: {anchor}"
-        assert f"`{name}`" in found[anchor], f"{name} is not in the section {anchor}"
-
-
-def test_alerts_that_the_runbook_names_are_there() -> None:
-    named = {name for page in PAGES for name in re.findall(r"\bFkjoin\w+", page.read_text())}
-    assert named == set(alerts())
-    table = (ROOT / "docs" / "runbook.md").read_text().split("## Alerts", 1)[1].split("## Symptoms", 1)[0]
-    rows = re.findall(r"^\| `(\w+)` \|.*\((#.+)\) \|$", table, re.MULTILINE)
-    wanted = [(name, rule["annotations"]["runbook"].removeprefix("docs/runbook.md")) for name, rule in alerts().items()]
-    assert rows == wanted
+    """Prometheus hands the annotation ``runbook`` on; the runbook has a table of alerts, in this order."""
+    (group,) = yaml.safe_load((ROOT / "docker" / "prometheus" / "rules.yml").read_text())["groups"]
+    pages = {rule["alert"]: rule["annotations"]["runbook"] for rule in group["rules"]}
+    by_anchor = sections(ROOT / "docs" / "runbook.md")
+    for name, page in pages.items():
+        assert f"`{name}`" in by_anchor[page.removeprefix("docs/runbook.md#")], name
+    everything = "".join(page.read_text() for page in PAGES)
+    assert set(re.findall(r"\bFkjoin\w+", everything)) == set(pages)
+    rows = re.findall(r"^\| `(\w+)` \|.*\((#.+)\) \|$", by_anchor["alerts"], re.MULTILINE)
+    assert [(name, f"docs/runbook.md{anchor}") for name, anchor in rows] == list(pages.items())
 
 
 def test_the_page_of_settings_has_all_of_them_and_their_defaults() -> None:
@@ -203,27 +146,3 @@ def test_the_page_of_settings_has_all_of_them_and_their_defaults() -> None:
 
 
 OF_TOPICS = {f"spark.fkjoin.topic.{name}" for name in ("partitions", "replication.factor", "CONFIG")}
-
-
-def test_the_checker_of_commands_finds_what_is_wrong() -> None:
-    assert fault_of(["state", "verify", "CHECKPOINT", "--batch", "7"]) is None
-    assert fault_of(["run", "job.toml", "--chek"]) == "no option '--chek'"
-    assert fault_of(["state", "veryfy", "CHECKPOINT"]) == "no command 'veryfy'"
-    assert fault_of(["state", "rescale", "CHECKPOINT", "8", "9"]) == "3 arguments, at most 2"
-
-
-def test_the_checker_of_messages_finds_what_is_not_said() -> None:
-    assert is_said("checkpoint: … is in use by process … on …: stop that job first.")
-    assert is_said("…: index rebuilt from its log: …")
-    assert not is_said("checkpoint: … is in use by another process")
-
-
-def test_files_of_a_batch_are_those_of_a_checkpoint() -> None:
-    """``sizing.md`` says which files a batch adds to a checkpoint: those that a golden one has, of Spark 4.1 and later."""
-    with tarfile.open(ROOT / "tests" / "golden" / "checkpoints" / "join-1.tar.gz") as files:
-        names = [one.name for one in files if one.isfile() and not Path(one.name).name.startswith(".")]
-    batches = sum(re.search(r"/commits/\d+$", name) is not None for name in names)
-    for file in (r"\.changelog$", r"\.changelog\.crc$"):
-        logs = Counter(name.rpartition("/")[0] for name in names if re.search(rf"/\d+_[\w-]+{file}", name))
-        assert set(logs.values()) == {batches}, file
-    assert sum(re.search(r"/offsets/\d+$", name) is not None for name in names) == batches

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
@@ -45,11 +46,6 @@ def install_sqlite(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     text = (ROOT / "examples/sqlite/sqlite_sink.py").read_text()
     install(monkeypatch, folder, {"sqlite_sink": text}, sinks={"sqlite": "sqlite_sink:Sqlite"})
 
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover
-    import tomli as tomllib
 
 MODULE = """
 class Reads:

@@ -25,15 +25,14 @@ from fkjoin.jobs.job_sections import FormatSection
 from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Bytes, Debezium, Json, Registry, String
 from fkjoin.kafka.options import masked, producer_options, sink_options, source_options, with_fetching
-from tests.support.job_files import GOOD, job, write_rows
+from tests.support.job_files import GOOD, PLAIN, job, write_rows
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
 
 def test_mistakes_in_several_sections_are_named_together(tmp_path: Path) -> None:
-    text = (
-        GOOD.replace("bootstrap_servers", "boostrap_servers").replace('"available-now"', "2").replace('left = "orders"', "", 1)
-    )
+    text = GOOD.replace("bootstrap_servers", "boostrap_servers").replace('"available-now"', "2")
+    text = text.replace('left = "orders"', "", 1)
     with pytest.raises(JobError) as refused:
         read_job(job(tmp_path, text))
     first, *more = str(refused.value).removeprefix(f"{tmp_path}/job.toml: ").splitlines()
@@ -120,75 +119,47 @@ columns = { names = "count()" }
 having = "names > 1"
 [cogroups.both]
 of = ["amounts", "names"]
-[flat_maps.words]
-of = "everybody"
-rows = "split(name, ' ')"
-key = ["customer", "col"]
-[flat_maps.by_name]
-of = "words"
-key = "col as word"
+[flat_maps]
+words = {of = "everybody", rows = "split(name, ' ')", key = ["customer", "col"]}
+by_name = {of = "words", key = "col as word"}
 [joins.named]
 left = "everybody"
 right = "names"
 how = "outer"
 joiner = ["left.name", "right.names"]
 materialize = true
-[children.families]
-left = "orders"
-right = "everybody"
-extractor = "customer"
-column = "orders"
+[children]
+families = {left = "orders", right = "everybody", extractor = "customer", column = "orders"}
 [events.clicks]
 path = "{folder}/customers"
 schema = "customer string"
 select = ["customer as buyer", "1 as one"]
-[enrichments.seen]
-table = "names"
-events = "clicks"
-on = "buyer"
-[enrichments.again]
-table = "everybody"
-events = "seen"
-on = ["buyer"]
-how = "left"
-[sinks.again]
-table = "again"
-path = "{folder}/again"
-[sinks.named]
-table = "named"
-path = "{folder}/named"
-[sinks.families]
-table = "families"
-path = "{folder}/families"
-[sinks.words]
-table = "by_name"
-path = "{folder}/words"
-[sinks.both]
-table = "both"
-path = "{folder}/both"
+[enrichments]
+seen = {table = "names", events = "clicks", on = "buyer"}
+again = {table = "everybody", events = "seen", on = ["buyer"], how = "left"}
+[sinks]
+again = {table = "again", path = "{folder}/again"}
+named = {table = "named", path = "{folder}/named"}
+families = {table = "families", path = "{folder}/families"}
+words = {table = "by_name", path = "{folder}/words"}
+both = {table = "both", path = "{folder}/both"}
 """
 
 
 def test_a_job_file_asks_for_the_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(runner, "session", lambda *given, **more: asked.append((given, more)))
-    for text in (GOOD, GOOD.replace("[spark]\n", "[spark]\nkafka = true\n")):
-        job_session(read_job(job(tmp_path, text)))
-    assert [(name, master, more) for (name, master, _), more in asked] == [
-        ("orders", "local[2]", {"kafka": False}),
-        ("orders", "local[2]", {"kafka": True}),
-    ]
-    for (*_, settings), _ in asked:
+    monkeypatch.setattr(runner, "session", lambda *arguments, **more: (*arguments, more))
+    with_kafka = GOOD.replace("[spark]\n", "[spark]\nkafka = true\n")
+    for text, kafka in ((GOOD, False), (with_kafka, True)):
+        session: Any = job_session(read_job(job(tmp_path, text)))
+        name, master, settings, more = session
+        assert (name, master, more) == ("orders", "local[2]", {"kafka": kafka})
         assert settings["spark.ui.enabled"] is False
         assert {"kafka", "spark.master"}.isdisjoint(settings)
 
 
 WRONG_TOGETHER = [
-    (
-        ('how = "outer"\n', 'deployment = "staged"\n'),
-        r"joins\.named: deployment: it is a setting of a join by foreign key, and",
-    ),
-    (('key = "col as word"\n', ""), r"flat_maps\.by_name\.key: must be given"),
+    (('how = "outer"', 'deployment = "staged"'), r"joins\.named: deployment: it is a setting of"),
+    ((', key = "col as word"', ""), r"flat_maps\.by_name\.key: must be given"),
     (('events = "seen"', 'events = "sen"'), r"enrichments\.again\.events: there are no events 'sen'; did you mean 'seen'"),
     (('table = "everybody"', 'table = "seen"'), r"enrichments\.again\.table: there is no table or join 'seen'"),
     (('schema = "customer string"\nselect', "select"), r"events\.clicks: files of events need a schema"),
@@ -214,8 +185,7 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path, monkeyp
     def built(text: str) -> Job:
         return Job(read_job(job(tmp_path, text)), spark)
 
-    plain = GOOD.replace("deleted = \"op = 'd'\"\n", "")
-    shown = built(plain + TOGETHER).describe()
+    shown = built(PLAIN + TOGETHER).describe()
     for step in (
         "merge everybody  (on-change)\n  first        customers\n  then         others\n",
         "cogroup both  (on-change)\n  of           amounts\n  of           names\n",
@@ -231,7 +201,7 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path, monkeyp
         "children families  (on-change)\n",
     ):
         assert step in shown
-    whole = built(plain + SUMMED_UP)
+    whole = built(PLAIN + SUMMED_UP)
     assert whole.describe().count("sinks-share-a-query fired") == 3
     picture = whole.describe("mermaid")
     assert picture.startswith('flowchart LR\n  n0[/"source orders, Sub-topology: 0"/]\n')
@@ -241,12 +211,12 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path, monkeyp
         (('"1 as one"', '"on as one"'), r"^events\.clicks\.select: "),
     ):
         with pytest.raises(JobError, match=says):
-            built(plain + TOGETHER.replace(*change))
+            built(PLAIN + TOGETHER.replace(*change))
     asked: dict[str, Any] = {}
     monkeypatch.setattr("fkjoin.jobs.job.require_topic", lambda topic, _, options: asked.update({topic: options}))
     login = 'topic = "out"\noptions = {"kafka.client.id" = "sink"}'
     shared = 'options = {"kafka.client.id" = "all", "kafka.client.rack" = "r"}\n'
-    built(plain.replace('path = "{folder}/out"', login) + shared + '[dead_letters]\ntopic = "dead"\n')
+    built(PLAIN.replace('path = "{folder}/out"', login) + shared + '[dead_letters]\ntopic = "dead"\n')
     told = {topic: (options["kafka.client.id"], options["kafka.client.rack"]) for topic, options in asked.items()}
     assert told == {"out": ("sink", "r"), "dead": ("all", "r")}, "each topic with its own options"
 
@@ -284,8 +254,8 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(
     assert capfd.readouterr().err == ""
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
     done = {line["query"]: line for line in lines}
-    sinks = ("sink-out", "sinks-totals")
-    assert {name: (line["batch"], line["inputs"]) for name, line in done.items()} == dict.fromkeys(sinks, (0, 7))
+    figures = {name: (line["batch"], line["inputs"]) for name, line in done.items()}
+    assert figures == {"sink-out": (0, 7), "sinks-totals": (0, 7)}
     assert [(one["name"], one["n"]) for one in DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()] == [("Ada", 3)]
     lake = load_catalog("default", uri=f"sqlite:///{tmp_path}/catalog.db").load_table("shop.totals").scan().to_arrow()
     assert [(one["name"], one["n"]) for one in lake.to_pylist()] == [("Ada", 3)]

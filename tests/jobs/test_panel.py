@@ -101,17 +101,6 @@ def test_the_panel_says_what_each_query_does_and_since_when() -> None:
     )
 
 
-def test_words_that_are_too_long_go_on_in_the_next_line() -> None:
-    lines = shown(JOB, 80).splitlines()
-    assert lines[5:9] == [
-        "                     since 07:55:50",
-        "sink-regions         batch 14 for 4 s,   31,000     240    #13  2.1 s    120,300",
-        "                     12 of 40 tasks",
-        "dead-letters-orders  first batch for 1        –     0.0      –      –          0",
-    ]
-    assert shown(JOB, 50).splitlines()[1] == "orders, customers → joined → regions → changes, r…", "but the topology is cut"
-
-
 def watched() -> JobReport:
     """A job at work, as the documents show it."""
     now = NOW + 13 * 3600 + 251
@@ -157,19 +146,18 @@ def test_at_the_end_there_is_how_much_was_done_and_what_went_wrong() -> None:
 
 
 MODES = {
-    Mode.STOPS: "shop  stops when the batches at work are done; Ctrl-C again ends it at once",
-    Mode.FAILS: "shop  fails when the batches at work are done; Ctrl-C twice ends it at once",
     Mode.DONE: "shop  has read all that was there in 1 h 56 min",
     Mode.FAILED: "shop  failed after 1 h 56 min",
     Mode.CUT: "shop  ended at once, after 1 h 56 min; the next start repeats the batches at work",
 }
+"""Those of a job that stops or fails: tests/jobs/test_follower.py."""
 
 
 def test_the_first_line_says_how_the_job_is() -> None:
     for mode, says in MODES.items():
-        lines = shown(replace(JOB, mode=mode), 140).splitlines()
-        assert lines[0] == says
-        assert ("no errors, no dead letters since the start" in lines) == (mode is not Mode.FAILED)
+        first, *others = shown(replace(JOB, mode=mode), 140).splitlines()
+        assert first == says
+        assert ("no errors, no dead letters since the start" in others) == (mode is not Mode.FAILED)
 
 
 def test_an_arrow_leads_from_an_operator_to_one_that_reads_it() -> None:
@@ -243,16 +231,10 @@ def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> Non
 def test_a_start_that_takes_long_is_said_again_with_what_it_waits_for() -> None:
     lines = Lines()
     activity = Activity(QueryPhase.STARTS, NOW, "asks the brokers for the end of topic orders")
-
-    def said(after: float) -> list[str]:
-        return list(lines.news(job(QueryReport("sink-changes", round(1000 * (NOW + after)), activity=activity))))
-
-    assert [said(after) for after in (0, 59, 60, 61)] == [
-        ["sink-changes: starts"],
-        [],
-        ["sink-changes: starts for 1 min: asks the brokers for the end of topic orders"],
-        [],
-    ]
+    longer = "sink-changes: starts for 1 min: asks the brokers for the end of topic orders"
+    for after, says in ((0, ["sink-changes: starts"]), (59, []), (60, [longer]), (61, [])):
+        starts = QueryReport("sink-changes", round(1000 * (NOW + after)), activity=activity)
+        assert list(lines.news(job(starts))) == says
 
 
 def test_at_the_end_all_is_said_that_was_not() -> None:

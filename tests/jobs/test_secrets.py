@@ -16,7 +16,7 @@ from fkjoin.errors import SessionError
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.sessions import launch
-from tests.support.job_files import GOOD, job, write_rows
+from tests.support.job_files import GOOD, PLAIN, job, write_rows
 from tests.support.processes import Command, linux
 
 CANARY = "hush-4f1d9"
@@ -97,7 +97,7 @@ def test_no_process_log_or_file_of_a_job_has_a_secret(
     monkeypatch.setenv("PATH", f"{chmod.parent}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "secret").write_text(f"{CANARY}\n")
     write_rows(tmp_path)
-    text = GOOD.replace("deleted = \"op = 'd'\"\n", "").replace('trigger = "available-now"\n', "")
+    text = PLAIN.replace('trigger = "available-now"\n', "")
     text = text.replace(
         '"spark.driver.extraJavaOptions" = "',
         '"spark.hadoop.fs.s3a.secret.key" = "${file:{folder}/secret}"\n'

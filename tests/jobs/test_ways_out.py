@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
@@ -20,19 +20,11 @@ from fkjoin.jobs.job_sections import JobSection
 from fkjoin.kafka import Json, String
 from fkjoin.kafka.formats import as_format
 from fkjoin.kafka.options import source_options
-from fkjoin.metrics import Metrics
-from fkjoin.metrics.page import ShownJob, served
-from fkjoin.metrics.server import ClientAccess
 from fkjoin.sinks import RETRY_S
 from tests.support.job_files import GOOD, job
 from tests.support.json_values import KINDS, read
 from tests.support.queries import write_lines
 from tools.messages import raised
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pragma: no cover
-    import tomli as tomllib
 
 FILES, OUT, VERSION = 'path = "{folder}/orders"', 'path = "{folder}/out"', 'version = "lsn"\n'
 SINK, JOINER, KEY = "[sinks.out]", 'joiner = ["left', 'key = "id"'
@@ -99,16 +91,13 @@ OF_VALUES = {
 }
 SEEN += [(FILES, f'topic = "o"\nvalue = {{{value}}}', f"tables.orders.{says}") for value, says in OF_VALUES.items()]
 
+OF_ORDERS = "[views.orders]\nof = 'joined'\nfilter = 'a > 1'\n"
 UNSEEN: list[Mistake] = [
     (SINK, "[sinks.out", "cannot be read as TOML"),
     ('name = "orders"', 'name = "${FKJOIN_NOT_SET}"', "name: the environment has no variable FKJOIN_NOT_SET"),
     (SINK, f"{VIEW}{SINK}", "views.v: give filter, columns, or both", f'{VIEW}filter = "amount > 1"\n{SINK}'),
     (SINK, f"{COUNT}{SINK}", "aggregates.a: give group_by, window, or both", f"{COUNT}{WINDOW}{SINK}"),
-    (
-        SINK,
-        f"{VIEW.replace('views.v', 'views.orders')}filter = 'a > 1'\n{SINK}",
-        "views.orders: a table has this name already; choose",
-    ),
+    (SINK, f"{OF_ORDERS}{SINK}", "views.orders: a table has this name already; choose"),
     (JOINER, f'emit = "weekly"\n{JOINER}', "joins.joined.emit: .*'weekly' is not one of"),
     ("[spark]\n", "[spark]\nkafk = true\n", "spark: 'kafk' is not a Spark setting", "[spark]\nkafka = true\n"),
     (
@@ -231,19 +220,9 @@ def test_a_format_is_taken_when_it_is_what_the_message_says() -> None:
         as_format("value", right, "value")
 
 
-def test_a_page_is_served_at_another_port() -> None:
-    with served(ShownJob("shop", []), Metrics(), 0, ClientAccess(), "--ui") as address:
-        port = int(address.rsplit(":", 1)[1].rstrip("/"))
-        with pytest.raises(FkJoinError, match="--ui: .* cannot be used .*; choose another port"):
-            served(ShownJob("shop", []), Metrics(), port, ClientAccess(), "--ui").__enter__()
-        with served(ShownJob("shop", []), Metrics(), 0, ClientAccess(), "--ui") as other:
-            assert other != address
-
-
 def test_an_option_that_is_set_by_the_engine_is_left_to_its_argument() -> None:
     with pytest.raises(FkJoinError, match="options: subscribe is set by fkjoin; give the argument"):
         source_options({"subscribe": "orders"})
-    assert source_options({"maxOffsetsPerTrigger": 5})["maxOffsetsPerTrigger"] == "5"
 
 
 SPEC: dict[str, Any] = {

@@ -205,59 +205,43 @@ def waiting(*points: Point, until_ms: int) -> History:
     return made
 
 
-FIRST = history(batch(0))
+ONCE, WORKED = history(batch(0)), history(*BUSY)
+TWICE = history(batch(0), batch(60 * MINUTE))
 HOURLY = history(batch(0))
 HOURLY.interval_s = 3600.0
-MINUTES = [batch(MINUTE * minute, 60.0, 6000) for minute in range(12)]
+WAITED = waiting(*BUSY, until_ms=140_000)
+LONG = history(*(batch(MINUTE * minute, 60.0, 6000) for minute in range(12)))
+SHORT = history(*(batch(700 * number, 0.5) for number in range(4)))
+PAUSED = waiting(batch(0), batch(50 * MINUTE), until_ms=50 * MINUTE + 12_000)
+UNPAUSED = waiting(batch(0), batch(50 * MINUTE), until_ms=0)
+IN_VAIN = history(*BUSY, batch(125_000, read=0))
+
+JUDGED: dict[str, tuple[History, int | None, int, str]] = {
+    "a batch that takes much longer than others": (WORKED, 0, 120_000 + 5 * MINUTE, "still"),
+    "within its usual pace": (TWICE, 0, 119 * MINUTE, "healthy"),
+    "one batch and nothing more": (ONCE, 0, 59 * MINUTE, "still"),
+    "its trigger lets it": (HOURLY, 0, 59 * MINUTE, "healthy"),
+    "three turns without a word": (HOURLY, 0, 181 * MINUTE, "still"),
+    "far behind amid a batch": (WORKED, 1_000_000, 170_000, "behind"),
+    "30 s of work": (WORKED, 3_000, 170_000, "healthy"),
+    "more than 30 s of work": (WORKED, 3_001, 170_000, "behind"),
+    "far behind after a wait": (WAITED, 1_000_000, 185_000, "behind"),
+    "waits": (WAITED, 0, 185_000, "idle"),
+    "waits for files": (WAITED, None, 185_000, "idle"),
+    "far behind amid a long batch": (LONG, 1_000_000, 12 * MINUTE + 170_000, "behind"),
+    "two long batches left": (LONG, 12_000, 12 * MINUTE + 59_000, "healthy"),
+    "a batch three times as long": (LONG, None, 12 * MINUTE + 181_000, "still"),
+    "batches of a moment and a hang": (SHORT, 0, 600 * MINUTE, "still"),
+    "waits and a hang": (PAUSED, 1_000_000, 150 * MINUTE, "still"),
+    "waits, a batch and a hang": (UNPAUSED, 1_000_000, 150 * MINUTE, "still"),
+    "a batch without rows has no rate": (IN_VAIN, 3_000, 127_000, "healthy"),
+}
 
 
-@pytest.mark.parametrize(
-    ("past", "left", "now_ms", "state"),
-    [
-        (history(*BUSY), 0, 120_000 + 5 * MINUTE, "still"),
-        (history(batch(0), batch(60 * MINUTE)), 0, 119 * MINUTE, "healthy"),
-        (FIRST, 0, 59 * MINUTE, "still"),
-        (HOURLY, 0, 59 * MINUTE, "healthy"),
-        (HOURLY, 0, 181 * MINUTE, "still"),
-        (history(*BUSY), 1_000_000, 170_000, "behind"),
-        (history(*BUSY), 3_000, 170_000, "healthy"),
-        (history(*BUSY), 3_001, 170_000, "behind"),
-        (waiting(*BUSY, until_ms=140_000), 1_000_000, 185_000, "behind"),
-        (waiting(*BUSY, until_ms=140_000), 0, 185_000, "idle"),
-        (waiting(*BUSY, until_ms=140_000), None, 185_000, "idle"),
-        (history(*MINUTES), 1_000_000, 12 * MINUTE + 170_000, "behind"),
-        (history(*MINUTES), 12_000, 12 * MINUTE + 59_000, "healthy"),
-        (history(*MINUTES), None, 12 * MINUTE + 181_000, "still"),
-        (history(batch(0)), 0, 600 * MINUTE, "still"),
-        (history(*(batch(700 * number, 0.5) for number in range(4))), 0, 600 * MINUTE, "still"),
-        (waiting(batch(0), batch(50 * MINUTE), until_ms=50 * MINUTE + 12_000), 1_000_000, 150 * MINUTE, "still"),
-        (waiting(batch(0), batch(50 * MINUTE), until_ms=0), 1_000_000, 150 * MINUTE, "still"),
-        (history(*BUSY, batch(125_000, read=0)), 3_000, 127_000, "healthy"),
-    ],
-    ids=[
-        "a batch that takes much longer than others",
-        "within its usual pace",
-        "one batch and nothing more",
-        "its trigger lets it",
-        "three turns without a word",
-        "far behind amid a batch",
-        "30 s of work",
-        "more than 30 s of work",
-        "far behind after a wait",
-        "waits",
-        "waits for files",
-        "far behind amid a long batch",
-        "two long batches left",
-        "a batch three times as long",
-        "one batch and a hang",
-        "batches of a moment and a hang",
-        "waits and a hang",
-        "waits, a batch and a hang",
-        "a batch without rows has no rate",
-    ],
-)
-def test_a_query_is_judged_by_what_is_left_at_this_moment(past: History, left: int | None, now_ms: int, state: str) -> None:
+@pytest.mark.parametrize("case", JUDGED)
+def test_a_query_is_judged_by_what_is_left_at_this_moment(case: str) -> None:
     """Waits are no part of its usual silence."""
+    past, left, now_ms, state = JUDGED[case]
     past.lag = left
     assert of_query(past, 0, None, now_ms).state == state
 

@@ -21,7 +21,10 @@ from fkjoin.metrics import Listener, Metrics, watch
 from fkjoin.metrics.page import _rates_on_arrows
 from fkjoin.plan.describe.steps import Step, StepStage
 from tests.support.places import ROOT
-from tests.support.progress import idle, progress
+from tests.support.progress import idle, progress, taken
+
+(GROUP,) = yaml.safe_load((ROOT / "docker/prometheus/rules.yml").read_text())["groups"]
+RULES: list[dict[str, Any]] = GROUP["rules"]
 
 
 class Query:
@@ -79,16 +82,14 @@ def test_a_query_that_waits_is_no_batch_and_loses_nothing() -> None:
     assert {**found, **same} == found
     assert found["rates"].keys() == line["rates"].keys()
     assert (found["batches"], len(found["recent"])) == (1, 1)
-    differ = [
-        pair for pair in zip(before.splitlines(), metrics.prometheus().decode().splitlines(), strict=True) if len({*pair}) > 1
-    ]
-    assert [name.split("{")[0] for name, _ in differ] == ["fkjoin_lag_records", "fkjoin_lag_timestamp_seconds"]
+    changed = set(metrics.prometheus().decode().splitlines()) - set(before.splitlines())
+    lag = {"fkjoin_lag_records", "fkjoin_lag_timestamp_seconds"}
+    assert {line.split("{")[0] for line in changed} == lag
     assert metrics.take(progress(1), "sink-out") is not None
 
 
 def test_an_operator_that_is_silent_in_a_batch_keeps_its_totals() -> None:
-    metrics = Metrics()
-    metrics.take(progress(0), "q")
+    metrics = taken(0, query="q")
     about = json.loads(progress(1).json)
     about["observedMetrics"] = {}
     line = metrics.take_json(json.dumps(about), "q")
@@ -98,8 +99,7 @@ def test_an_operator_that_is_silent_in_a_batch_keeps_its_totals() -> None:
 
 
 def test_a_batch_as_json() -> None:
-    metrics = Metrics()
-    metrics.take(progress(0), "sink-out")
+    metrics = taken(0, query="sink-out")
     line = metrics.take(progress(1), "sink-out")
     assert line == {
         "time": "2026-01-01T00:00:01.000Z",
@@ -124,8 +124,7 @@ def test_a_batch_as_json() -> None:
 
 
 def test_a_report_stays_as_it_is_while_batches_end() -> None:
-    metrics = Metrics()
-    metrics.take(progress(0), "sink-out")
+    metrics = taken(0, query="sink-out")
     report, texts = metrics._report(), []
     for _ in range(2):
         query = report.queries["sink-out"]
@@ -271,8 +270,7 @@ def test_queries_of_a_session_are_watched(spark: SparkSession, monkeypatch: pyte
 
 
 def test_the_dashboard_the_alerts_and_the_page_of_documentation_name_metrics_that_there_are() -> None:
-    metrics = Metrics()
-    metrics.take(progress(0), "a")
+    metrics = taken(0, query="a")
     there = {f"{family.name}{'_total' * (family.type == 'counter')}" for family in metrics.collect()}
     for path in ("docker/grafana/fkjoin.json", "docker/prometheus/rules.yml"):
         named = set(re.findall(r"\bfkjoin_\w+", (ROOT / path).read_text()))
@@ -283,11 +281,9 @@ def test_the_dashboard_the_alerts_and_the_page_of_documentation_name_metrics_tha
 
 
 def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> None:
-    metrics = Metrics()
-    metrics.take(progress(0), "a")
+    metrics = taken(0, query="a")
     labels = {f"{one.name}{end}": set(one._labelnames) for one in metrics.collect() for end in ("", "_total")}
-    (group,) = yaml.safe_load((ROOT / "docker/prometheus/rules.yml").read_text())["groups"]
-    for rule in group["rules"]:
+    for rule in RULES:
         used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) - {"job"}  # Prometheus adds it
         named = re.findall(r"fkjoin_\w+", rule["expr"])
         assert used <= set.intersection(*(labels[name] for name in named)) if named else not used, rule["alert"]
@@ -296,23 +292,21 @@ def test_each_alert_has_labels_that_its_metrics_have_and_says_what_to_do() -> No
 
 def test_alerts_tell_jobs_apart_and_see_the_first_count_of_a_counter() -> None:
     """Two jobs may have a sink of one name.  A counter that begins with its first count does not increase by that."""
-    (group,) = yaml.safe_load((ROOT / "docker/prometheus/rules.yml").read_text())["groups"]
-    counts = dict[str, str]()
-    for name, rule in ((rule["alert"], rule["expr"]) for rule in group["rules"]):
+    counters = set[str]()
+    for name, rule in ((rule["alert"], rule["expr"]) for rule in RULES):
         for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", rule):
             # a pod that is started again is another instance
             assert labels == ("job, query" if name == "FkjoinRestarts" else "job, instance, query"), name
         if (found := re.match(r"increase\((\w+)\[(\w+)\]\) > 0", rule)) is not None and name != "FkjoinSinkRetries":
             counter, time = found.groups()
-            counts[counter] = rule
+            counters.add(counter)
             assert rule == f"{found[0]} or {counter} > 0 unless {counter} offset {time}", name
-    assert len(counts) == 4
+    assert len(counters) == 4
 
 
 def test_the_interval_of_a_querys_trigger_is_how_long_it_may_be_silent() -> None:
     """A query of Spark Connect, and one without an interval, do not say it."""
-    metrics = Metrics()
-    metrics.take(progress(0), "sink-out")
+    metrics = taken(0, query="sink-out")
     hourly = SimpleNamespace(trigger=lambda: SimpleNamespace(intervalMs=lambda: 3_600_000))
     query: Any = SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: hourly))
     for run, of, seconds in (("first", query, 3600.0), ("second", SimpleNamespace(), 0.0)):

@@ -18,7 +18,7 @@ from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
 from fkjoin.stages import counters
 from tests.support.places import ROOT
-from tests.support.progress import idle, progress
+from tests.support.progress import idle, progress, taken
 
 ORDERS = Step("source", "orders", "", (), (("from", "Kafka topic orders, by offset"),), ())
 CUSTOMERS = Step("source", "customers", "", (), (("from", "stream of name, orders_made"),), ())
@@ -35,11 +35,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: FIRST_MS / 1000 + 10)
 
 
-def taken(*batches: int) -> Metrics:
-    metrics = Metrics()
-    for batch in batches:
-        metrics.take(progress(batch), "sink-out")
-    return metrics
+def observed(batch: int, *names: str, dead: int = 0) -> str:
+    """The event of a batch in which operators of these names have counted so many dead letters each."""
+    about = json.loads(progress(batch).json)
+    counted = about["observedMetrics"]["fkjoin:joined"] | {"dead-letters": dead}
+    about["observedMetrics"] = {counters.metrics_name(name): counted for name in names}
+    return json.dumps(about)
 
 
 def test_a_job_without_a_batch_is_starting() -> None:
@@ -97,9 +98,7 @@ def test_a_recent_batch_has_the_time_of_its_stages_alone() -> None:
     newest = metrics.snapshot()["sink-out"]["recent"][0]
     assert newest["stages"] == {"joined": {"rekey": 0.1, "subscription": 0.25}}
     assert metrics.snapshot()["sink-out"]["stages"] == {"joined": {"rekey": 0.2, "subscription": 0.5}}
-    about = json.loads(progress(2).json)
-    about["observedMetrics"] = {}
-    metrics.take_json(json.dumps(about), "sink-out")
+    metrics.take_json(observed(2), "sink-out")
     assert metrics.snapshot()["sink-out"]["recent"][0]["stages"] == {}
 
 
@@ -136,10 +135,8 @@ def test_a_step_says_for_whom_its_stages_run() -> None:
 def test_the_operators_of_a_step_are_those_of_its_stages_whatever_they_are_called() -> None:
     """A table may be called as an operator that runs for a reader would be."""
     metrics = Metrics()
-    about = json.loads(progress(0).json)
     names = ("joined", "joined-rekey", "joined-answers-for-sums", "joined-for-eu")
-    about["observedMetrics"] = {counters.metrics_name(name): about["observedMetrics"]["fkjoin:joined"] for name in names}
-    metrics.take(SimpleNamespace(json=json.dumps(about)), "sink-out")  # type: ignore[arg-type]
+    metrics.take_json(observed(0, *names), "sink-out")
 
     def stage(number: int, *counted_as: str) -> StepStage:
         return StepStage("some", "id", f"store {number}", subtopologies=(number,), counted_as=counted_as)
@@ -156,9 +153,7 @@ def test_the_operators_of_a_step_are_those_of_its_stages_whatever_they_are_calle
 
 def test_dead_letters_are_counted_and_a_sinks_last_ten_have_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
-    about = json.loads(progress(0).json)
-    about["observedMetrics"]["fkjoin:joined"]["dead-letters"] = 3
-    metrics.take_json(json.dumps(about), "sink-out")
+    metrics.take_json(observed(0, "joined", dead=3), "sink-out")
     counts.count("postgres shop", counts.LEFT_OUT, 12, [f"id = {number}: too long" for number in range(12)])
     counts.count("postgres shop", counts.REPEATED, reasons=["refused"])
     found = status(ShownJob("shop", letters="topic dead"), metrics)["dead_letters"]
@@ -171,13 +166,9 @@ def test_dead_letters_are_counted_and_a_sinks_last_ten_have_reasons(monkeypatch:
 
 def test_an_operator_that_runs_for_several_readers_or_in_several_queries_counts_its_dead_letters_once() -> None:
     metrics = Metrics()
-    about = json.loads(progress(0).json)
-    counted = about["observedMetrics"]["fkjoin:joined"] | {"dead-letters": 3}
     names = ("joined-for-sums", "joined-answers-for-out", "joined-regroup-for-both", "other-for-sums")
-    about["observedMetrics"] = {f"fkjoin:{name}": counted for name in names}
-    metrics.take_json(json.dumps(about), "sink-sums")
-    about["observedMetrics"] = {"fkjoin:joined": counted | {"dead-letters": 2}}
-    metrics.take_json(json.dumps(about), "sink-out")
+    metrics.take_json(observed(0, *names, dead=3), "sink-sums")
+    metrics.take_json(observed(0, "joined", dead=2), "sink-out")
     found = status(ShownJob("shop", [ORDERS, CUSTOMERS, JOINED]), metrics)["dead_letters"]
     assert found["operators"] == {"joined": [3, 3], "other-for-sums": [3, 3]}, "no table is called other"
 

@@ -12,23 +12,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql.types import LongType, StringType, StructType
 
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.sinks.counts import REPEATED, counted, last_events
 from fkjoin.sinks.delta import Delta
 from fkjoin.spark.query_start import starting
-from fkjoin.spark.schemas import arrow_schema
 from tests.support.batch_ids import batch_id
 from tests.support.writers import write_at_once
 
-SCHEMA = StructType().add("id", StringType()).add("n", LongType())
+SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 
 
 def sink(path: object, retry_s: float = 60, **options: str) -> Delta:
-    made = Delta(str(path), options, retry_s)
-    made.prepare(arrow_schema("SCHEMA", SCHEMA), ("id",))
-    return made
+    delta = Delta(str(path), options, retry_s)
+    delta.prepare(SCHEMA, ("id",))
+    return delta
 
 
 def batch(**rows: int) -> tuple[pa.Table, pa.Table]:
@@ -48,7 +46,7 @@ def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batc
 def test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_longer_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    DeltaTable.create(tmp_path, arrow_schema("test", SCHEMA), configuration={"delta.appendOnly": "true"})
+    DeltaTable.create(tmp_path, SCHEMA, configuration={"delta.appendOnly": "true"})
     made = sink(tmp_path, 2)
     made.apply(batch_id(0), *batch(a=0))
     with pytest.raises(FkJoinError, match="is append-only.*delta.appendOnly to false, and start the query again"):

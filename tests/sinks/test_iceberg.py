@@ -18,7 +18,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, Transform, TruncateTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestampType, UUIDType
+from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType, TimestampType, UUIDType
 from sqlalchemy.exc import OperationalError
 
 from fkjoin import TopologyError
@@ -66,6 +66,13 @@ class Shop:
         made.prepare(schema, key)
         return made
 
+    def make(self, *columns: IcebergType, partition: PartitionField | None = None, names: str = "id n") -> None:
+        """Have a table of another writer, with columns of these types."""
+        named = enumerate(zip(names.split(), columns, strict=True), 1)
+        fields = [NestedField(number, name, kind) for number, (name, kind) in named]
+        parts = [partition] if partition else []
+        self.catalog.create_table("shop.it", Schema(*fields), partition_spec=PartitionSpec(*parts))
+
     @property
     def table(self) -> Table:
         return self.catalog.load_table("shop.it")
@@ -107,8 +114,8 @@ def test_a_batch_is_one_snapshot_and_leaves_files_without_its_keys(shop: Shop) -
     sink = shop.sink()
     sink.apply(batch_id(0), *batch(a=1, b=2))
     sink.apply(batch_id(1), *batch(m=3, n=4))
-    first, second = (snapshot.summary["operation"] for snapshot in shop.table.snapshots())
-    assert (first.value, second.value) == ("append", "append"), "for those who read what was appended"
+    operations = [snapshot.summary["operation"].value for snapshot in shop.table.snapshots()]
+    assert operations == ["append", "append"], "for those who read what was appended"
     before = shop.files
     sink.apply(batch_id(2), *batch(m=5, z=6, deletes=("n", "never there")))
     assert len(shop.table.snapshots()) == 3
@@ -146,71 +153,64 @@ def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batc
     shop.sink().apply(batch_id(0, query="first"), *batch(a=0, b=0))
     write_at_once(shop.sink, batch, 4)
     assert shop.rows == [{"id": "a", "n": 3}, {"id": "b", "n": 3}]
-    assert [shop.sink().last_batch(query) for query in ("one", "other")] == [
-        batch_id(3, query="one"),
-        batch_id(3, query="other"),
-    ]
+    for query in ("one", "other"):
+        assert shop.sink().last_batch(query) == batch_id(3, query=query)
     assert len(shop.table.snapshots()) == 9, "each batch once"
 
 
 def test_a_partitioned_table_with_a_column_of_its_own_keeps_both(shop: Shop) -> None:
     """The column keeps its values in rows that change, and is null in new ones."""
-    fields = [NestedField(number, name, kind) for number, name, kind in ((1, "note", StringType()), (2, "id", StringType()))]
-    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "id"))
-    shop.catalog.create_table("shop.it", Schema(*fields, NestedField(3, "n", LongType())), partition_spec=spec)
+    partition = PartitionField(2, 1000, IdentityTransform(), "id")
+    shop.make(StringType(), StringType(), LongType(), partition=partition, names="note id n")
     noted = pa.table({"note": ["x", None, "z"], "id": ["a", "b", "c"], "n": pa.array([1, 2, 3], pa.int64())})
     shop.table.append(noted)
     sink = shop.sink()
     sink.apply(batch_id(0), *batch(a=7, d=8, deletes=("b",)))
-    assert shop.rows == [
-        {"note": "x", "id": "a", "n": 7},
-        {"note": "z", "id": "c", "n": 3},
-        {"note": None, "id": "d", "n": 8},
-    ]
+    rows = [tuple(row.values()) for row in shop.rows]
+    assert rows == [("x", "a", 7), ("z", "c", 3), (None, "d", 8)]
     sink.replace(batch_id(0), batch(a=9)[0])
     assert shop.rows == [{"note": "x", "id": "a", "n": 9}]
 
 
 def test_a_table_without_the_columns_is_refused_or_gets_them(shop: Shop) -> None:
-    narrow = Schema(
-        NestedField(1, "id", StringType()), NestedField(2, "n", IntegerType()), NestedField(3, "Case", StringType())
-    )
-    shop.catalog.create_table("shop.it", narrow)
+    shop.make(StringType(), IntegerType(), StringType(), names="id n Case")
+    narrow = shop.table.schema()
     more = SCHEMA.append(pa.field("tags", pa.list_(pa.struct([("a", pa.int16())]))))
     with pytest.raises(FkJoinError, match=r"lacks the columns tags \(it has Case, id, n\): add them, let evolve=True add them"):
         shop.sink(more)
-    with pytest.raises(FkJoinError, match="column n is int, which cannot hold every bigint: make it bigint, or cast"):
-        shop.sink()
-    with pytest.raises(FkJoinError, match=r"lacks the columns case"):
-        shop.sink(SCHEMA.append(pa.field("case", pa.string())), evolve=True)
-    wrong = pa.schema([("id", pa.string()), ("n", pa.string()), ("new", pa.string())])
-    with pytest.raises(FkJoinError, match="column n is int, which cannot hold every string"):
-        shop.sink(wrong, evolve=True)
+    texts = pa.schema([("id", pa.string()), ("n", pa.string()), ("new", pa.string())])
+    for schema, evolve, says in (
+        (SCHEMA, False, "column n is int, which cannot hold every bigint: make it bigint, or cast"),
+        (SCHEMA.append(pa.field("case", pa.string())), True, "lacks the columns case"),
+        (texts, True, "column n is int, which cannot hold every string"),
+    ):
+        with pytest.raises(FkJoinError, match=says):
+            shop.sink(schema, evolve=evolve)
     Iceberg("shop.it", options=shop.options, evolve=True).examine(more, ("id",))
     assert shop.table.schema() == narrow, "neither a refusal nor a check changes it"
     row = {"id": "a", "n": 2**40, "tags": [{"a": 1}]}
     shop.sink(more, evolve=True).apply(batch_id(0), pa.Table.from_pylist([row], more), batch()[1])
-    assert shop.rows == [{"id": "a", "n": 2**40, "Case": None, "tags": [{"a": 1}]}]
+    assert shop.rows == [row | {"Case": None}]
     shop.sink().apply(batch_id(1), *batch(a=5))
-    assert shop.rows == [{"id": "a", "n": 5, "Case": None, "tags": [{"a": 1}]}]
+    assert shop.rows == [row | {"Case": None, "n": 5}]
 
 
 def test_columns_that_cannot_be_written_are_refused_by_name(shop: Shop) -> None:
     with pytest.raises(TopologyError, match="to_iceberg: column took is interval day to second, which could not be read"):
         shop.sink(SCHEMA.append(pa.field("took", pa.duration("us"))))
     required = NestedField(3, "of", UUIDType(), required=True)
-    shop.catalog.create_table("shop.it", Schema(NestedField(1, "id", UUIDType()), NestedField(2, "n", LongType()), required))
-    with pytest.raises(
-        FkJoinError, match="column id is .*uuid.*, which cannot hold every string: .*; column of is .* NOT NULL"
-    ):
+    schema = Schema(NestedField(1, "id", UUIDType()), NestedField(2, "n", LongType()), required)
+    shop.catalog.create_table("shop.it", schema)
+    says = "column id is .*uuid.*, which cannot hold every string: .*; column of is .* NOT NULL"
+    with pytest.raises(FkJoinError, match=says):
         shop.sink()
 
 
 @pytest.mark.parametrize("transform", [BucketTransform(4), TruncateTransform(1), DayTransform()], ids=str)
 def test_a_table_may_be_partitioned_by_what_is_worked_out(shop: Shop, transform: Transform[Any, Any]) -> None:
-    of = 2 if isinstance(transform, DayTransform) else 1
-    there = Schema(NestedField(1, "id", StringType()), NestedField(2, "at", TimestampType()))
-    shop.catalog.create_table("shop.it", there, partition_spec=PartitionSpec(PartitionField(of, 1000, transform, "part")))
+    column = 2 if isinstance(transform, DayTransform) else 1
+    partition = PartitionField(column, 1000, transform, "part")
+    shop.make(StringType(), TimestampType(), partition=partition, names="id at")
     schema = pa.schema([("id", pa.string()), ("at", pa.timestamp("us"))])
     sink, at = shop.sink(schema), datetime.datetime(2026, 1, 2)
     sink.apply(batch_id(0), *batch(schema, a=at, b=None, c=at))
@@ -219,30 +219,29 @@ def test_a_table_may_be_partitioned_by_what_is_worked_out(shop: Shop, transform:
 
 
 def test_a_table_that_cannot_be_made_is_refused(shop: Shop) -> None:
-    inside, sink = pa.field("a", pa.struct([("b", pa.int64())])), Iceberg("shop.it", options=shop.options)
-    for begun in (sink.examine, sink.prepare):
-        with pytest.raises(
-            FkJoinError, match="Iceberg table shop.it cannot be made for .* multiple fields for name a.b.* Rename or"
-        ):
-            begun(SCHEMA.append(inside).append(pa.field("a.b", pa.int64())), ("id",))
-    sink.examine(SCHEMA, ("id",))
-    assert not shop.catalog.table_exists("shop.it"), "a check makes nothing"
-    shop.sink(SCHEMA.append(inside).append(pa.field("a_b", pa.int64())))
+    nested = SCHEMA.append(pa.field("a", pa.struct([("b", pa.int64())])))
+    sink = Iceberg("shop.it", options=shop.options)
+    says = "Iceberg table shop.it cannot be made for .* multiple fields for name a.b.* Rename or"
+    for begin in (sink.examine, sink.prepare):
+        with pytest.raises(FkJoinError, match=says):
+            begin(nested.append(pa.field("a.b", pa.int64())), ("id",))
+    assert not shop.catalog.table_exists("shop.it")
+    shop.sink(nested.append(pa.field("a_b", pa.int64())))
 
 
 def test_a_catalog_without_a_place_for_files_is_refused(tmp_path: Path) -> None:
     nowhere = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
     sink = Iceberg("shop.it", options=nowhere)
-    for begun in (sink.examine, sink.prepare, sink.examine):
+    for begin in (sink.examine, sink.prepare, sink.examine):
         with pytest.raises(FkJoinError, match="Iceberg table shop.it cannot be made: .* give a warehouse in options"):
-            begun(SCHEMA, ("id",))
-    sink = Iceberg("shop.it", options=nowhere | {"warehouse": f"file://{tmp_path}"})
-    for begun in (sink.examine, sink.prepare):
-        begun(SCHEMA, ("id",))
+            begin(SCHEMA, ("id",))
     load_catalog("default", **nowhere).create_namespace("placed", {"location": f"file://{tmp_path}/placed"})
-    sink = Iceberg("placed.it", options=nowhere)
-    for begun in (sink.examine, sink.prepare):
-        begun(SCHEMA, ("id",))
+    for sink in (
+        Iceberg("shop.it", options=nowhere | {"warehouse": f"file://{tmp_path}"}),
+        Iceberg("placed.it", options=nowhere),
+    ):
+        sink.examine(SCHEMA, ("id",))
+        sink.prepare(SCHEMA, ("id",))
 
 
 @pytest.mark.parametrize("warehouse", ["file:///proc/lake", "/proc/lake", "file://FOLDER/taken/lake", "FOLDER/taken/lake"])
@@ -250,48 +249,47 @@ def test_a_warehouse_that_cannot_be_written_to_is_refused_and_nothing_is_left(tm
     (tmp_path / "taken").write_text("a file")
 
     def sink(warehouse: str) -> Iceberg:
-        place = warehouse.replace("FOLDER", str(tmp_path))
-        return Iceberg("shop.it", options={"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": place})
+        options = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+        return Iceberg("shop.it", options=options | {"warehouse": warehouse})
 
-    place = warehouse.removeprefix("file://").replace("FOLDER", str(tmp_path))
-    says = (
-        rf"^Iceberg table shop.it: {place} cannot be written to: .*; make that folder, or give another place as its catalog's"
-    )
-    for begun in (sink(warehouse).examine, sink(warehouse).prepare):
-        with pytest.raises(FkJoinError, match=says):
-            begun(SCHEMA, ("id",))
-        assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-    sink("FOLDER/lake").examine(SCHEMA, ("id",))
-    if "FOLDER" in warehouse:
+    warehouse = warehouse.replace("FOLDER", str(tmp_path))
+    path = warehouse.removeprefix("file://")
+    says = rf"^Iceberg table shop.it: {path} cannot be written to: .*; make that folder, or"
+    for begin in (sink(warehouse).examine, sink(warehouse).prepare):
+        with pytest.raises(FkJoinError, match=f"{says} give another place as its catalog's"):
+            begin(SCHEMA, ("id",))
+    other = sink(f"{tmp_path}/lake")
+    other.examine(SCHEMA, ("id",))
+    assert other.last_batch("q") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"], "neither a check nor a look makes anything"
+    if "taken" in warehouse:
         (tmp_path / "taken").unlink()
         (tmp_path / "taken/lake").mkdir(parents=True)
-        sink(warehouse).examine(SCHEMA, ("id",))
-    other = sink("FOLDER/lake")
-    assert other.last_batch("q") is None
-    assert {path.name for path in tmp_path.iterdir()} == {"taken"}, "neither a check nor a look makes anything"
+        other = sink(warehouse)
     other.prepare(SCHEMA, ("id",))
     other.apply(batch_id(0), *batch(a=1))
     assert other.last_batch("q") == batch_id(0)
-    assert (tmp_path / "catalog.db").stat().st_size > 0
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")])
 def test_a_time_that_iceberg_cannot_have_stops_the_batch(shop: Shop, kind: pa.DataType) -> None:
     """PyIceberg reads the least and the greatest value of a file's column as Python's times."""
-    schema, day = pa.schema([("id", pa.string()), ("at", kind)]), 1 if pa.types.is_date(kind) else 86_400_000_000
-    number = pa.int32() if day == 1 else pa.int64()
-    sink, number_of_batch = shop.sink(schema), 0
-    for days, fits in ((2_932_896, True), (2_932_897, False), (-719_162, True), (-719_163, False)):
-        zoned = pa.timestamp("us", "Europe/Berlin") if kind == pa.timestamp("us", "UTC") else kind  # as Spark's session has it
-        rows = pa.table([pa.array(["a"]), pa.array([days * day], number).view(zoned)], schema.names)
-        if fits:
-            sink.apply(batch_id(number_of_batch), rows, batch()[1])
-            number_of_batch += 1
-            continue
-        with pytest.raises(
-            FkJoinError, match="column at has a (date|time) outside of the years 1 to 9999, which Iceberg tables"
-        ):
-            sink.apply(batch_id(0, query="r"), rows, batch()[1])
+    names, (number, day) = ["id", "at"], (pa.int64(), 86_400_000_000)
+    if pa.types.is_date(kind):
+        number, day = pa.int32(), 1
+    sink = shop.sink(pa.schema(zip(names, (pa.string(), kind), strict=True)))
+    if kind == pa.timestamp("us", "UTC"):
+        kind = pa.timestamp("us", "Europe/Berlin")  # as Spark's session has it
+
+    def write(batch_number: int, days: int) -> None:
+        rows = pa.table([pa.array(["a"]), pa.array([days * day], number).view(kind)], names)
+        sink.apply(batch_id(batch_number), rows, batch()[1])
+
+    for batch_number, (days, outside) in enumerate(((2_932_896, 2_932_897), (-719_162, -719_163))):
+        write(batch_number, days)
+        says = "column at has a (date|time) outside of the years 1 to 9999, which Iceberg tables"
+        with pytest.raises(FkJoinError, match=says):
+            write(batch_number + 1, outside)
 
 
 def test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -312,24 +310,25 @@ def test_a_catalog_that_cannot_be_had_says_why_and_shows_no_secret(tmp_path: Pat
             Iceberg(name)
 
 
-@pytest.mark.parametrize(
-    ("error", "mended"),
-    [
-        (ServiceUnavailableError("503"), True),
-        (CommitStateUnknownException("504"), True),
-        (requests.exceptions.ReadTimeout("read timed out"), True),
-        (OperationalError("commit", None, Exception("database is locked")), True),
-        (OSError("AWS Error SLOW_DOWN during PutObject"), True),
-        (UnauthorizedError("401"), False),
-        (ForbiddenError("403"), False),
-        (requests.exceptions.InvalidURL("no host"), False),
-        (OSError("AWS Error ACCESS_DENIED during PutObject"), False),
-        (FileNotFoundError("a data file"), False),
-        (OperationalError("select", None, Exception("FATAL: password authentication failed for user")), False),
-    ],
-)
-def test_an_error_is_one_that_a_repetition_mends_or_not(error: Exception, mended: bool) -> None:
-    assert mends(error) == mended
+MENDED = [
+    ServiceUnavailableError("503"),
+    CommitStateUnknownException("504"),
+    requests.exceptions.ReadTimeout("read timed out"),
+    OperationalError("commit", None, Exception("database is locked")),
+    OSError("AWS Error SLOW_DOWN during PutObject"),
+]
+NOT_MENDED = [
+    UnauthorizedError("401"),
+    ForbiddenError("403"),
+    requests.exceptions.InvalidURL("no host"),
+    OSError("AWS Error ACCESS_DENIED during PutObject"),
+    FileNotFoundError("a data file"),
+    OperationalError("select", None, Exception("FATAL: password authentication failed for user")),
+]
+
+
+def test_an_error_is_one_that_a_repetition_mends_or_not() -> None:
+    assert [error for error in [*MENDED, *NOT_MENDED] if mends(error)] == MENDED
 
 
 def test_a_table_that_was_dropped_stops_the_query(shop: Shop) -> None:

@@ -20,6 +20,14 @@ from tests.support.sinks import lake
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 ROWS = pa.table({"id": ["a"], "n": pa.array([1], pa.int64())})
+NO_KEYS = ROWS.select(["id"]).slice(0, 0)
+CALLS: dict[str, tuple[Any, ...]] = {
+    "last_batch": ("q",),
+    "examine": (SCHEMA, ("id",)),
+    "prepare": (SCHEMA, ("id",)),
+    "apply": (batch_id(1), ROWS, NO_KEYS),
+    "replace": (batch_id(1), ROWS),
+}
 WAY_OUT = r"\. Fix that \(damaged files of a target: restore it from its backup, then run fkjoin restore\), and start"
 
 
@@ -36,63 +44,51 @@ def damaged_delta(folder: Path) -> Any:
 
 def damaged_iceberg(folder: Path) -> Any:
     sink = prepared(Iceberg("shop.it", options=lake(folder)))
-    sink.apply(batch_id(0), ROWS, ROWS.select(["id"]).slice(0, 0))
+    sink.apply(batch_id(0), ROWS, NO_KEYS)
     for file in (folder / "iceberg").rglob("*.metadata.json"):
         file.write_text("{broken")
     return sink
 
 
 @pytest.mark.parametrize("damaged", [damaged_delta, damaged_iceberg])
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda sink: sink.last_batch("q"),
-        lambda sink: sink.examine(SCHEMA, ("id",)),
-        lambda sink: sink.prepare(SCHEMA, ("id",)),
-        lambda sink: sink.apply(batch_id(1), ROWS, ROWS.select(["id"]).slice(0, 0)),
-        lambda sink: sink.replace(batch_id(1), ROWS),
-    ],
-    ids=["last_batch", "examine", "prepare", "apply", "replace"],
-)
-def test_a_damaged_table_is_named_with_a_way_out(
-    tmp_path: Path, damaged: Callable[[Path], Any], work: Callable[[Any], Any]
-) -> None:
+@pytest.mark.parametrize("work", CALLS)
+def test_a_damaged_table_is_named_with_a_way_out(tmp_path: Path, damaged: Callable[[Path], Any], work: str) -> None:
     sink = damaged(tmp_path)
     with pytest.raises(FkJoinError, match=rf"^(delta /.*lake|iceberg default.shop.it): \w+: .*{WAY_OUT}") as caught:
-        work(sink)
+        getattr(sink, work)(*CALLS[work])
     assert "\n" not in str(caught.value)
     assert "<unknown>" not in str(caught.value)
 
 
 SECRET = f"me:{CANARY}@"
-ADDRESSES: list[Callable[[Path], Any]] = [
-    lambda folder: Delta(f"s3://{SECRET}bucket/lake", {"aws_region": "x", "aws_endpoint": "http://127.0.0.1:1"}, 0.0),
-    lambda folder: Delta(f"s3://bucket/lake?sig={CANARY}", {"aws_region": "x", "aws_endpoint": "http://127.0.0.1:1"}, 0.0),
-    lambda folder: Delta(
-        "s3://bucket/lake",
-        {"aws_endpoint": f"http://{SECRET}127.0.0.1:1", "aws_region": "x", "aws_allow_http": "true", "max_retries": "0"},
-        0.0,
-    ),
-    lambda folder: Delta(
-        "s3://bucket/lake",
-        {"aws_endpoint": f"http://:{CANARY}@127.0.0.1:1", "aws_region": "x", "aws_allow_http": "true", "max_retries": "0"},
-        0.0,
-    ),
-    lambda folder: Iceberg("shop.it", options={"type": "sql", "uri": f"{SECRET}127.0.0.1/shop"}, retry_s=0.0),
-    lambda folder: Iceberg("shop.it", options={"type": "sql", "uri": f"postgresql+psycopg://u:x@{CANARY}@h/d"}, retry_s=0.0),
-    lambda folder: Iceberg("shop.it", options={"type": "sql", "uri": f"nodb://{SECRET}127.0.0.1/shop"}, retry_s=0.0),
-    lambda folder: Iceberg("shop.it", options={"type": "rest", "uri": f"http://{SECRET}127.0.0.1:1"}, retry_s=0.0),
+AWAY = "127.0.0.1:1"
+STORE = {"aws_region": "x", "aws_endpoint": f"http://{AWAY}"}
+AT_ONCE = {"aws_region": "x", "aws_allow_http": "true", "max_retries": "0"}
+OF_DELTA: list[tuple[str, dict[str, str]]] = [
+    (f"s3://{SECRET}bucket/lake", STORE),
+    (f"s3://bucket/lake?sig={CANARY}", STORE),
+    ("s3://bucket/lake", {"aws_endpoint": f"http://{SECRET}{AWAY}", **AT_ONCE}),
+    ("s3://bucket/lake", {"aws_endpoint": f"http://:{CANARY}@{AWAY}", **AT_ONCE}),
+]
+OF_ICEBERG = [
+    ("sql", f"{SECRET}127.0.0.1/shop"),
+    ("sql", f"postgresql+psycopg://u:x@{CANARY}@h/d"),
+    ("sql", f"nodb://{SECRET}127.0.0.1/shop"),
+    ("rest", f"http://{SECRET}{AWAY}"),
+]
+ADDRESSES: list[Any] = [
+    *(Delta(address, options, 0.0) for address, options in OF_DELTA),
+    *(Iceberg("shop.it", options={"type": kind, "uri": uri}, retry_s=0.0) for kind, uri in OF_ICEBERG),
 ]
 
 
-@pytest.mark.parametrize("made", ADDRESSES)
+@pytest.mark.parametrize("sink", ADDRESSES, ids=range(len(ADDRESSES)))
 def test_no_message_has_a_secret_of_an_address(
-    tmp_path: Path, made: Callable[[Path], Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    sink: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     caplog.set_level(logging.DEBUG, logger="fkjoin")
-    sink = made(tmp_path)
     for work in (lambda: sink.last_batch("q"), lambda: prepared(sink), lambda: sink.examine(SCHEMA, ("id",))):
         with pytest.raises(FkJoinError) as caught:
             work()
@@ -106,20 +102,19 @@ def test_a_job_shows_no_secret_of_a_path() -> None:
     assert section.place == "s3://…@bucket/lake"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("s3://me:secret@bucket/a", "s3://…@bucket/a"),
-        ("s3://:secret@bucket/a", "s3://…@bucket/a"),
-        ("https://token@host/a", "https://…@host/a"),
-        ("me:se/cret@host/db", "…@host/db"),
-        ("me:se@cret@host/db", "…@host/db"),
-        ("at http://me:secret@host:9000/a?X-Amz-Signature=secret now", "at http://…@host:9000/a?… now"),
-        ("https://host/a?sv&sig=secret", "https://host/a?…"),
-        ("https://host/a#access_token=secret", "https://host/a?…"),
-        ("s3://bucket/a/b and mail@host", "s3://bucket/a/b and mail@host"),
-        ("why? 12:30", "why? 12:30"),
-    ],
-)
-def test_passwords_and_queries_of_addresses_are_masked(text: str, shown: str) -> None:
-    assert masked(text) == shown
+MASKED = {
+    "s3://me:secret@bucket/a": "s3://…@bucket/a",
+    "s3://:secret@bucket/a": "s3://…@bucket/a",
+    "https://token@host/a": "https://…@host/a",
+    "me:se/cret@host/db": "…@host/db",
+    "me:se@cret@host/db": "…@host/db",
+    "at http://me:secret@host:9000/a?X-Amz-Signature=secret now": "at http://…@host:9000/a?… now",
+    "https://host/a?sv&sig=secret": "https://host/a?…",
+    "https://host/a#access_token=secret": "https://host/a?…",
+    "s3://bucket/a/b and mail@host": "s3://bucket/a/b and mail@host",
+    "why? 12:30": "why? 12:30",
+}
+
+
+def test_passwords_and_queries_of_addresses_are_masked() -> None:
+    assert {text: masked(text) for text in MASKED} == MASKED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -17,16 +16,14 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType, VariantType
 
-from fkjoin import Table, TopologyError, fk_join
+from fkjoin import TopologyError
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks import Parquet
 from fkjoin.sinks.delta import Delta
 from fkjoin.spark.kinds import TIMES_OF_DAY
 from fkjoin.spark.parquet import WriteFile
 from fkjoin.spark.schemas import arrow_schema, spark_schema
 from tests.support.batch_ids import batch_id
 from tests.support.sampling import examples
-from tests.support.sessions import small
 from tests.support.sink_rows import DAYS, QUICK, Rows, differences
 
 
@@ -83,38 +80,6 @@ def test_a_full_disk_is_named_by_the_folder_of_the_file(tmp_path: Path, monkeypa
         list(WriteFile(str(tmp_path), None, b"{}")(iter([pa.record_batch({"n": [1]})])))
 
 
-def test_a_join_gives_its_types_to_parquet_and_delta(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    rows = {
-        "at": "2026-01-02T03:04:05.000006Z",
-        "local": "2026-01-02T03:04:05.000007",
-        "took": "INTERVAL '0 01:00:00' DAY TO SECOND",
-        "v": 1,
-    }
-    for name, more in ("orders", {"id": "o", "of": "c"}), ("customers", {"id": "c"}):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.json").write_text(json.dumps(rows | more))
-    types = "id string, v bigint, at timestamp, `local` timestamp_ntz, took interval day to second"
-    orders, customers = (
-        Table.from_files(spark, tmp_path / name, key="id", version="v", schema=f"{types}{more}", format="json", name=name)
-        for name, more in (("orders", ", of string"), ("customers", ""))
-    )
-    joined = fk_join(orders, customers, "of", joiner=["left.at", "right.local", "left.took"])
-    joined.to(Parquet(tmp_path / "out"), checkpoint=tmp_path / "ck", trigger={"availableNow": True}).awaitTermination()
-    found = spark.read.parquet(str(tmp_path / "out"))
-    kinds = {field.name: field.dataType.simpleString() for field in found.schema}
-    assert (kinds["at"], kinds["local"], kinds["took"]) == ("timestamp", "timestamp_ntz", "interval day to second")
-    (row,) = found.selectExpr("unix_micros(at) % 1000", "cast(local as string)", "cast(took as string)").collect()
-    assert tuple(row) == (6, "2026-01-02 03:04:05.000007", "INTERVAL '0 01:00:00' DAY TO SECOND")
-    with pytest.raises(TopologyError, match=r"to_delta: column took is interval day to second, which could not be read there"):
-        joined.to_delta(tmp_path / "delta", checkpoint=tmp_path / "delta-ck")
-
-    DeltaTable.create(tmp_path / "there", pa.schema([("id", pa.string()), pa.field("n", pa.int64(), nullable=False)]))
-    count = joined.map_values("at as n").map_values("unix_millis(n) as n")
-    count.to_delta(tmp_path / "there", checkpoint=tmp_path / "there-ck", trigger={"availableNow": True}).awaitTermination()
-    assert DeltaTable(tmp_path / "there").to_pyarrow_table().to_pylist() == [{"id": "o", "n": 1_767_323_045_000}]
-
-
 STRUCT = pa.struct([("a", pa.int32())])
 
 NARROWER = [
@@ -166,10 +131,8 @@ def there(path: Path, kind: pa.DataType) -> None:
 @pytest.mark.parametrize(("ours", "theirs"), NARROWER)
 def test_a_narrower_type_is_refused_before_the_first_batch(tmp_path: Path, ours: pa.DataType, theirs: pa.DataType) -> None:
     there(tmp_path, theirs)
-    with pytest.raises(
-        FkJoinError,
-        match=r"^Delta table .* does not match .*: column x is .*, which cannot hold every .*: make it .*, or cast",
-    ):
+    says = r"^Delta table .* does not match .*: column x is .*, which cannot hold every .*: make it "
+    with pytest.raises(FkJoinError, match=says):
         delta(tmp_path, pa.schema([("id", pa.int64()), ("x", ours)]))
 
 
@@ -188,26 +151,18 @@ def test_a_wider_type_takes_every_value(tmp_path: Path, ours: pa.DataType, their
         assert found.cast(rows.schema).sort_by("id").equals(rows)
 
 
-def required(path: Path) -> pa.Schema:
-    """Make a table whose ``x`` takes no nulls, and return the schema of rows for it."""
-    DeltaTable.create(path, pa.schema([("id", pa.int64()), pa.field("x", pa.int64(), nullable=False)]))
-    return pa.schema([("id", pa.int64()), ("x", pa.int64())])
-
-
-def test_a_column_that_takes_no_nulls_and_that_nobody_writes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FkJoinError, match="column x is bigint NOT NULL, and .* no such column"):
-        delta(tmp_path, required(tmp_path).remove(1))
-
-
 def test_a_null_where_the_target_takes_none_stops_the_batch(tmp_path: Path) -> None:
-    sink = delta(tmp_path, required(tmp_path))
+    required = pa.field("x", pa.int64(), nullable=False)
+    DeltaTable.create(tmp_path, pa.schema([("id", pa.int64()), required]))
     first = pa.table({"id": [1, 2], "x": [10, 20]})
+    with pytest.raises(FkJoinError, match="column x is bigint NOT NULL, and .* no such column"):
+        delta(tmp_path, first.schema.remove(1))
+    sink = delta(tmp_path, first.schema)
     sink.apply(batch_id(0), first, gone(first))
     with pytest.raises(FkJoinError) as caught:
         sink.apply(batch_id(1), pa.table({"id": [2, 3], "x": pa.array([21, None], pa.int64())}), pa.table({"id": [1]}))
-    assert str(caught.value).startswith(
-        f"a row cannot be in Delta table {tmp_path}: column x is NOT NULL there, and null in the row with id = 3."
-    )
+    says = "column x is NOT NULL there, and null in the row with id = 3."
+    assert str(caught.value).startswith(f"a row cannot be in Delta table {tmp_path}: {says}")
     assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict() == first.to_pydict()
     sink.apply(batch_id(1), pa.table({"id": [2, 3], "x": [21, 30]}), pa.table({"id": [1]}))
     assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("id").to_pydict() == {"id": [2, 3], "x": [21, 30]}
@@ -222,12 +177,17 @@ def test_a_key_that_takes_no_nulls_is_as_it_should_be(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == [{"id": 1, "x": 1}]
 
 
-@pytest.mark.parametrize("kind", [pa.date32(), pa.list_(pa.date32()), pa.struct([("d", pa.date32())])])
-def test_a_date_that_delta_cannot_have_is_refused_before_it_breaks_the_table(tmp_path: Path, kind: pa.DataType) -> None:
-    day = pa.array([2_932_897], pa.int32()).cast(pa.date32())
-    values = {pa.date32(): day, pa.list_(pa.date32()): pa.ListArray.from_arrays([0, 1], day)}
-    x = values[kind] if kind in values else pa.StructArray.from_arrays([day], ["d"])
-    rows = pa.table({"id": [1], "x": x})
+DAY = pa.array([2_932_897], pa.int32()).cast(pa.date32())
+LATE = {
+    "a date": DAY,
+    "a list": pa.ListArray.from_arrays([0, 1], DAY),
+    "a struct": pa.StructArray.from_arrays([DAY], ["d"]),
+}
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_a_date_that_delta_cannot_have_is_refused_in_time(tmp_path: Path, kind: str) -> None:
+    rows = pa.table({"id": [1], "x": LATE[kind]})
     sink = delta(tmp_path, rows.schema)
     with pytest.raises(FkJoinError, match="x has a date outside of the years 1 to 9999, which Delta tables cannot store"):
         sink.apply(batch_id(0), rows, gone(rows))

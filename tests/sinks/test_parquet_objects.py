@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import Table
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.jobs.job_sections import SinkSection
@@ -18,7 +17,7 @@ from fkjoin.sinks import Parquet, parquet_objects
 from fkjoin.sinks.counts import REPEATED, counted
 from fkjoin.sinks.parquet_objects import BatchObjects
 from fkjoin.spark.object_store import opened
-from tests.support.batch_places import HeardBatch, LocalPlace, StorePlace
+from tests.support.batch_places import HeardBatch, StorePlace
 from tests.support.object_store import BUCKET, SECRET, ObjectStore
 from tests.support.orders import History, batch_join
 from tests.support.queries import table_of, write_lines
@@ -85,27 +84,22 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restor
     small(spark, tmp_path)
     history, place = History(tmp_path), StorePlace(object_store, "joined")
 
+    sink = Parquet(place.address, object_store.options)
+    table = joined(spark, tmp_path).materialize("kept")
+
     def run() -> None:
-        about: Any = {"checkpoint": tmp_path / "ck", "trigger": NOW, "options": object_store.options}
-        finished(kept().to_parquet(place.address, **about))
+        finished(table.to(sink, checkpoint=tmp_path / "ck", trigger=NOW))
 
-    def restore() -> list[str]:
-        return kept().restore(Parquet(place.address, object_store.options), checkpoint=tmp_path / "ck")
-
-    def kept() -> Table:
-        return joined(spark, tmp_path).materialize("kept")
-
-    def there() -> dict[str, Any]:
-        return {
-            key: {"items": row["items"], "region": row["region"]} for (key,), row in table_of(place.rows(), "order_id").items()
-        }
+    def rows() -> dict[str, Any]:
+        found = table_of(place.rows(), "order_id").items()
+        return {key: {name: row[name] for name in ("items", "region")} for (key,), row in found}
 
     history.write(60)
     run()
     backup = Backup(tmp_path / "ck")
     history.write(60)
     run()
-    assert there() == batch_join(history)
+    assert rows() == batch_join(history)
     written = place.names()
     assert [name[:15] for name in written] == ["batch=00000000-", "batch=00000001-"], "a file for each batch"
 
@@ -118,9 +112,9 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restor
     history.write(60)
     with pytest.raises(FkJoinError, match=rf"ck is at batch 0, and parquet {place.address} is ahead, at batch 1"):
         run()
-    assert len(restore()) == 1
+    assert len(table.restore(sink, checkpoint=tmp_path / "ck")) == 1
     run()
-    assert there() == batch_join(history)
+    assert rows() == batch_join(history)
     assert len(object_store.names("joined/_set-aside")) == 1
 
     write_lines(tmp_path / "orders", "none", [{"order_id": "never", "lsn": 10**9, "op": "d"}])
@@ -128,17 +122,13 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restor
     object_store.files.delete_dir(f"{BUCKET}/joined")
     with pytest.raises(FkJoinError, match=rf"ck is at batch 2, and parquet {place.address} "):
         run()
-    assert len(restore()) == 1
-    assert there() == batch_join(history)
+    assert len(table.restore(sink, checkpoint=tmp_path / "ck")) == 1
+    assert rows() == batch_join(history)
 
-    with pytest.raises(
-        TopologyError, match=r"contains batches of another query \(\w{8}\), and none of the query of checkpoint"
-    ):
-        joined(spark, tmp_path).to_parquet(place.address, checkpoint=tmp_path / "other", options=object_store.options)
+    with pytest.raises(TopologyError, match=r"contains batches of another query \(\w{8}\), and none of the query of"):
+        table.to(sink, checkpoint=tmp_path / "other")
     with pytest.raises(TopologyError, match="options: they are for an object store, and .*out is not in one; leave them out"):
-        joined(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "other", options=object_store.options)
-    finished(joined(spark, tmp_path).to_parquet(tmp_path / "out", checkpoint=tmp_path / "other", trigger=NOW))
-    assert {key for (key,) in table_of(LocalPlace(tmp_path / "out").rows(), "order_id")} == there().keys()
+        table.to(Parquet(tmp_path / "out", object_store.options), checkpoint=tmp_path / "other")
 
 
 def test_a_store_that_refuses_stops_the_query_at_once_in_a_line(
@@ -163,22 +153,19 @@ def test_when_the_time_is_over_it_is_said_how_long_it_was_tried(object_store: Ob
         BatchObjects(f"s3a://{BUCKET}/away", object_store.options, 0.1).folders()
 
 
-@pytest.mark.parametrize(
-    ("place", "options", "says"),
-    [
-        (
-            "s3a://b/x",
-            {"nope": "1", "region": "r"},
-            r"s3a://b cannot be opened: .*'nope'\. They are arguments of pyarrow.fs.S3FileSystem",
-        ),
-        ("s3://b/x", {"request_timeout": "x", "region": "r"}, r"cannot be opened: could not convert string to float: 'x'\."),
-        ("gs://b/x", {"nope": "1"}, "pyarrow.fs.GcsFileSystem, as texts"),
-        ("abfss://c@account.dfs.core.windows.net/x", {"nope": "1"}, "pyarrow.fs.AzureFileSystem, as texts"),
-    ],
-)
-def test_options_that_a_store_does_not_have_are_refused(place: str, options: dict[str, str], says: str) -> None:
-    with pytest.raises(TopologyError, match=f"options: .*{says}"):
-        opened(place, options)
+REFUSED = {
+    "s3a://b/x": ("nope", r"s3a://b cannot be opened: .*'nope'\. They are arguments of pyarrow.fs.S3FileSystem"),
+    "s3://b/x": ("request_timeout", r"cannot be opened: could not convert string to float: 'x'\."),
+    "gs://b/x": ("nope", "pyarrow.fs.GcsFileSystem, as texts"),
+    "abfss://c@account.dfs.core.windows.net/x": ("nope", "pyarrow.fs.AzureFileSystem, as texts"),
+}
+
+
+def test_options_that_a_store_does_not_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "r")
+    for place, (name, says) in REFUSED.items():
+        with pytest.raises(TopologyError, match=f"options: .*{says}"):
+            opened(place, {name: "x"})
 
 
 def test_options_leave_the_address_and_the_region_to_the_environment(
@@ -197,9 +184,8 @@ def test_paths_in_stores_and_secrets() -> None:
     assert opened("gs://bucket", {"anonymous": "true"})[1] == "bucket"
     assert opened("abfss://files@account.dfs.core.windows.net/a", {"account_key": "aGVsbG8="})[1] == "files/a"
     assert SECRET not in repr(Parquet("s3://b/x", {"secret_key": SECRET}))
-    with pytest.raises(
-        TopologyError, match="path: the address has a secret in it: leave it out, and give it in options"
-    ) as caught:
+    says = "path: the address has a secret in it: leave it out, and give it in options"
+    with pytest.raises(TopologyError, match=says) as caught:
         Parquet(f"s3://me:{SECRET}@b/x")
     assert SECRET not in str(caught.value)
     with pytest.raises(TopologyError, match="path: s3a://b/p//q has a folder without a name in it: write s3a://b/p/q"):

@@ -85,10 +85,8 @@ def test_delta_refuses_a_partition_that_it_would_read_otherwise(
 ) -> None:
     sink, good = delta(tmp_path, kind), EVERY[kind][0]
     sink.apply(batch_id(0), *batch(kind, a=good))
-    with pytest.raises(
-        FkJoinError,
-        match=rf"a row cannot be in Delta table .*: column p partitions it and is .* with id = 'c', .*{why}",
-    ):
+    says = rf"a row cannot be in Delta table .*: column p partitions it and is .* with id = 'c', .*{why}"
+    with pytest.raises(FkJoinError, match=says):
         sink.apply(batch_id(1), *batch(kind, b=good, c=value))
     assert opened(tmp_path) == {"a": good}
     delta(tmp_path, kind).apply(batch_id(1), *batch(kind, b=good))

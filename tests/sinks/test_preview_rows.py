@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -10,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
-import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType
 
 from fkjoin.analysis.emission import Emission
@@ -27,42 +27,33 @@ ROW = StructType([*KEY, *StructType().add("n", LongType())])
 CHANGES = pa.schema([("id", pa.string()), ("at", pa.int64()), ("n", pa.int64()), ("_operation", pa.string())])
 
 
+KEYS = st.sampled_from([*product("ab", range(2))])
+HISTORIES = st.lists(st.dictionaries(KEYS, st.sampled_from((None, 1, 2))), max_size=14)
+"""Batches, each with changes of some keys: at most one of each row, and None deletes it."""
+
+
 def batch_of(changes: dict[tuple[str, int], int | None]) -> Any:
-    """A batch as a query gives it: at most one change of each row."""
-    rows = [
-        {"id": key[0], "at": key[1], "n": n, "_operation": "delete" if n is None else "update"} for key, n in changes.items()
-    ]
+    rows = [dict(zip(CHANGES.names, (*key, n, "update"), strict=True)) for key, n in changes.items()]
+    for row in rows:
+        if row["n"] is None:
+            row["_operation"] = "delete"
     changed = pa.Table.from_pylist(rows, CHANGES)
     return SimpleNamespace(changes=SimpleNamespace(toArrow=lambda: changed))
 
 
-def history_of(chance: random.Random) -> list[dict[tuple[str, int], int | None]]:
-    """Batches, each with changes of some keys in any order."""
-    keys = [*product("ab", range(2))]
-    batches = [chance.sample(keys, chance.randint(0, len(keys))) for _ in range(chance.choice((2, 3, 14)))]
-    return [{key: chance.choice((None, None, 1, 2)) for key in batch} for batch in batches]
-
-
-@pytest.mark.faults
-def test_fewer_rows_than_wanted_are_the_table_and_as_many_are_rows_of_it() -> None:
-    chance = random.Random(0)
-    for _ in range(examples(1800)):
-        check(history_of(chance), chance.randint(1, 4))
-
-
-def check(history: list[dict[tuple[str, int], int | None]], n: int) -> None:
-    of: Any = SimpleNamespace(key_type=KEY, key=tuple(KEY.names))
-    rows, table, read = preview._Rows(of, ROW, n), dict[tuple[str, int], int](), 0
+@settings(max_examples=examples(1800))
+@given(history=HISTORIES, n=st.integers(1, 4))
+def test_fewer_rows_than_wanted_are_the_table_and_as_many_are_rows_of_it(history: list[Any], n: int) -> None:
+    plan: Any = SimpleNamespace(key_type=KEY, key=tuple(KEY.names))
+    rows, table, read = preview._Rows(plan, ROW, n), dict[tuple[str, int], int](), 0
     for number, changes in enumerate(history):
-        if rows.ended.is_set():
-            rows.write(batch_of(changes), "query", number)  # is none of those that count
-            continue
-        read += 1
-        table = {key: n for key, n in {**table, **changes}.items() if n is not None}
+        if not rows.ended.is_set():  # later ones do not count
+            read += 1
+            table = {key: n for key, n in {**table, **changes}.items() if n is not None}
         rows.write(batch_of(changes), "query", number)
-    found = {(row["id"], row["at"]): row["n"] for row in rows.table.to_pylist()}
-    assert len(rows.table) == len(found) == min(n, len(table))
-    assert found.items() <= table.items()
+    shown = {(row["id"], row["at"]): row["n"] for row in rows.table.to_pylist()}
+    assert len(rows.table) == len(shown) == min(n, len(table))
+    assert shown.items() <= table.items()
     assert read <= preview.MOST_BATCHES
     assert rows.ended.is_set() == (len(table) >= n or read == preview.MOST_BATCHES)
 

@@ -17,8 +17,6 @@ from fkjoin.codec.json_read import readable
 from fkjoin.codec.json_write import writable
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.formats import Json, reader, writer
-from fkjoin.sinks import Kafka
-from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.schemas import spark_schema, struct_type
 from tests.support.sessions import SPARK_4_0, SPARK_4_1
 from tests.support.sink_rows import QUICK, Rows, differences, frame, read_json
@@ -102,34 +100,25 @@ def test_any_row_that_workers_write_comes_back_from_their_reader(table: pa.Table
     assert differences(pa.table(found.rows.flatten(), table.column_names), table) == []
 
 
-@pytest.mark.parametrize(
-    ("schema", "says", "way"),
-    [
-        (
-            "id int, m map<int, string>",
-            r"column m is map<int,string>, and the keys .* texts: write map_entries\(m\)",
-            "id int, m array<struct<key: int, value: string>>",
-        ),
-        ("s struct<a: array<map<date, int>>>", r"column s\.a\[\] is map<date,int>", "s struct<a: array<map<string, int>>>"),
-        (
-            "m map<string, variant>",
-            r"column m\.value is variant, which could not be read there unchanged: cast it to text",
-            "m map<string, string>",
-        ),
-    ],
-)
-def test_what_would_not_come_back_from_json_is_refused(schema: str, says: str, way: str) -> None:
-    with pytest.raises(TopologyError, match=f"Json: {says}"):
-        Json("").encode(F.col("row"), struct_type(schema, "row"))
-    Json("").encode(F.col("row"), struct_type(way, "row"))
+ENTRIES = "id int, m array<struct<key: int, value: string>>"
+REFUSED = {
+    "id int, m map<int, string>": (r"m is map<int,string>, .* write map_entries\(m\)", ENTRIES),
+    "a array<map<date, int>>": (r"a\[\] is map<date,int>", "a array<map<string, int>>"),
+    "m map<string, variant>": (r"m\.value is variant, .*: cast it to text", "m map<string, string>"),
+}
+
+
+def test_what_would_not_come_back_from_json_is_refused() -> None:
+    for schema, (says, way_out) in REFUSED.items():
+        with pytest.raises(TopologyError, match=f"Json: column {says}"):
+            Json("").encode(F.col("row"), struct_type(schema, "row"))
+        Json("").encode(F.col("row"), struct_type(way_out, "row"))
 
 
 def test_a_table_is_refused_before_its_topic_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     schema = "id string, v bigint, names array<struct<of: map<string, string>, at: timestamp>>"
     table = Table.from_files(spark, tmp_path / "rows", key="id", version="v", schema=schema, format="json")
-    records = Kafka("names", "nowhere:1").records(table._plan)
-    assert columns_of(spark, records).names == ["key", "value"]
     by_number = table.map_values("map(1, id) as names")
     with pytest.raises(TopologyError, match="Json: column names is map<int,string>, and the keys of a JSON object are texts"):
         by_number.to_kafka("names", "nowhere:1", checkpoint=tmp_path / "ck")

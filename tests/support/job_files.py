@@ -39,6 +39,8 @@ path = "{folder}/out"
 [kafka]
 bootstrap_servers = "localhost:1"
 """
+PLAIN = GOOD.replace("deleted = \"op = 'd'\"\n", "")
+"""For rows without a column ``op``, as ``write_rows`` writes them."""
 
 
 def job(tmp_path: Path, text: str) -> Path:

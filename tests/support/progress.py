@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+from fkjoin.metrics import Metrics
 from fkjoin.stages import counters
 
 SIZES = {"buckets": 6, "state-rows": 300, "state-bytes": 9000, "log-bytes": 12000, "index-bytes": 5000}
@@ -17,6 +18,14 @@ def idle(batch: int) -> Any:
     about |= {"numInputRows": 0, "durationMs": {"latestOffset": 3, "triggerExecution": 4}, "observedMetrics": {}}
     about["sources"][0]["latestOffset"]["orders"]["0"] = 70
     return SimpleNamespace(batchId=batch, timestamp=about["timestamp"], durationMs=about["durationMs"], json=json.dumps(about))
+
+
+def taken(*batches: int, query: str = "sink-out") -> Metrics:
+    """Metrics of a query after these batches."""
+    metrics = Metrics()
+    for batch in batches:
+        metrics.take(progress(batch), query)
+    return metrics
 
 
 def progress(batch: int, **state: Any) -> Any:
