@@ -67,7 +67,7 @@ def test_each_event_is_joined_once_with_the_row_of_its_batch(shop: Sources, tmp_
     assert (len(driver.results), driver.table, driver.dead_letters) == (4, {}, [])
     spent = driver.store("spent")
     assert (repr(spent), spent.get("c2")["spent"]) == ("DriverStore[spent]", 5)  # type: ignore[index]
-    columns = "customer_id, product, shop, amount"
+    columns = "customer_id, product, shop, amount, op"
     assert repr(driver.input("orders")) == f"DriverInput[orders; key: order_id; columns: {columns}]"
 
 
@@ -226,7 +226,7 @@ def test_functions_and_expressions_of_sparks_own_are_evaluated_by_spark(shop: So
     driver.input("customers").change("c1", {"name": "Ada"})
     driver.input("orders").change("o1", order("c1", 5))
     (change,) = driver.run()
-    assert (change.key, *(change.row or {}).values()) == ("o1", '"Ada: 5"')
+    assert (change.key, *(change.row or {}).values()) == ("o1", '"Ada: 5.0"')
 
 
 def test_what_is_wrong_is_refused_and_the_way_out_is_one(shop: Sources, tmp_path: Path) -> None:
