@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.errors import TopologyError
@@ -38,12 +38,15 @@ def plain(after: Any, op: str = "c", before: Any = None) -> bytes:
     return json.dumps({"before": before, "after": after, "source": {"schema": "public"}, "op": op}).encode()
 
 
-def read(form: Format, *values: bytes | None) -> list[Any]:
+def read_by(how: Any, *values: bytes | None) -> list[Any]:
     """Read values: for each a row, or the text of a problem."""
-    how = reader(form)
-    assert how is not None
-    found = how(pa.array(values, pa.binary()))
-    return [problem or row for row, problem in zip(found.rows.to_pylist(), found.problem.to_pylist(), strict=True)]
+    result = how(pa.array(values, pa.binary()))
+    pairs = zip(result.rows.to_pylist(), result.problem.to_pylist(), strict=True)
+    return [problem or row for row, problem in pairs]
+
+
+def read(form: Format, *values: bytes | None) -> list[Any]:
+    return read_by(reader(form), *values)
 
 
 def at(text: str) -> datetime.datetime:
@@ -100,27 +103,31 @@ CASES: list[tuple[str, dict[str, Any], Any, Any]] = [
 def test_the_schema_part_says_what_a_value_is_and_spark_and_workers_read_the_same(spark: SparkSession) -> None:
     """One batch has all types in one row, with and without a ``schema`` part."""
     names = [f"c{place}" for place in range(len(CASES))]
-    form = Debezium(", ".join(f"{name} {kind}" for name, (kind, *_) in zip(names, CASES, strict=True)))
-    fields = [of | {"field": name} for name, (_, of, *_) in zip(names, CASES, strict=True)]
-    after = {name: value for name, (_, _, value, _) in zip(names, CASES, strict=True)}
-    nulls = dict.fromkeys(names)
-    whole = [wrapped(fields, after), wrapped(fields, nulls, "u"), plain(nulls)]
-    values = [*whole, wrapped(fields[:5], after), None, plain(after), b"{"]
+    kinds, types, values, wanted = zip(*CASES, strict=True)
+    form = Debezium(", ".join(map(" ".join, zip(names, kinds, strict=True))))
+    fields = [of | {"field": name} for name, of in zip(names, types, strict=True)]
+    after, nulls = dict(zip(names, values, strict=True)), dict.fromkeys(names)
+    whole = wrapped(fields, after)
+    turned = json.dumps(dict(reversed(json.loads(whole).items()))).encode()
+    good = [whole, turned, wrapped(fields, nulls, "u"), plain(nulls), None]
+    events = [*good, wrapped(fields[:5], after), plain(after), b"{"]
     how = reader(form)
     assert how is not None
-    found = how(pa.array(values, pa.binary()))
-    read_rows = found.rows.to_pylist()
-    for name, (kind, of, _, wanted) in zip(names, CASES, strict=True):
-        assert read_rows[0][name] == wanted, (kind, of)
-    assert read_rows[1:3] == [nulls, nulls]
-    assert [problem is None for problem in found.problem.to_pylist()] == [True, True, True, False, True, False, False]
-    assert found.deleted.tolist() == [place == 4 for place in range(len(values))]
-    frame = spark.createDataFrame([(at, value) for at, value in enumerate(values)], "at int, value binary").coalesce(1)
-    told = form.decode(F.col("value"))
-    shown = frame.sort("at").select(F.to_json(told.row, {"ignoreNullFields": "false"}), told.deleted, told.problem).collect()
-    assert [row[1:] for row in shown] == list(zip(found.deleted.tolist(), found.problem.to_pylist(), strict=True))
+    result = how(pa.array(events, pa.binary()))
+    rows, deleted = result.rows.to_pylist(), result.deleted.tolist()
+    problems = result.problem.to_pylist()
+    for row in rows[:2]:
+        assert list(row.items()) == list(zip(names, wanted, strict=True))
+    assert rows[2:4] == [nulls, nulls]
+    assert [problem is None for problem in problems] == [True] * len(good) + [False] * 3
+    assert [at for at, gone in enumerate(deleted) if gone] == [4]
+    frame = spark.createDataFrame(enumerate(events), "at int, value binary").coalesce(1).sort("at")
+    row, *verdict = form.decode(F.col("value"))
+    shown = frame.select(F.to_json(row, {"ignoreNullFields": "false"}), *verdict).collect()
+    assert [line[1:] for line in shown] == list(zip(deleted, problems, strict=True))
     first = json.loads(shown[0][0])
-    assert (first["c1"], first["c8"], first["c19"]) == ("2023-07-26T10:22:47.048Z", "2023-07-26", -26588.24)
+    texts = [first[name] for name in ("c1", "c8", "c19")]
+    assert texts == ["2023-07-26T10:22:47.048Z", "2023-07-26", -26588.24]
 
 
 def test_units_say_it_where_there_is_no_schema(spark: SparkSession) -> None:
@@ -143,31 +150,18 @@ def test_the_schema_part_wins_and_hex_needs_a_unit(spark: SparkSession) -> None:
     assert problem == f"data: a text may be base64 or hex; {way}"
 
 
-def test_events_before_and_after_a_change_of_the_table_in_one_batch(spark: SparkSession) -> None:
-    """The database changes a column's type, and each event is read by its own ``schema`` part."""
-    millis, micros = ([field("it", "int64", TIME + name)] for name in ("Timestamp", "MicroTimestamp"))
-    first, second = wrapped(millis, {"it": 1690366967048}), wrapped(micros, {"it": 1690366967048000})
-    behind = json.loads(second)
-    turned = json.dumps({"payload": behind["payload"], "schema": behind["schema"]}).encode()
-    found = read(Debezium("it timestamp"), first, second, first, turned, plain({"it": None}), second)
-    assert found == [{"it": MOMENT}] * 4 + [{"it": None}, {"it": MOMENT}]
-
-
 def test_keys(spark: SparkSession) -> None:
     form = Debezium("day date, n decimal(5,1)")
-    fields = [field("day", "int32", TIME + "Date"), field("n", "bytes", CONNECT + "Decimal", parameters={"scale": "1"})]
-    key = {"schema": {"type": "struct", "fields": fields}, "payload": {"day": 19564, "n": "1234"[:2] + "=="}}
-    how = key_reader(form)
-    assert how is not None
+    scale = field("n", "bytes", CONNECT + "Decimal", parameters={"scale": "1"})
+    schema = {"type": "struct", "fields": [field("day", "int32", TIME + "Date"), scale]}
+    key = {"schema": schema, "payload": {"day": 19564, "n": "12=="}}
     values = [json.dumps(key).encode(), b'{"day": 19564, "n": 1}']
-    found = how(pa.array(values, pa.binary()))
-    assert found.rows.to_pylist()[0] == {"day": DAY, "n": Decimal("-4.1")}
-    assert found.problem[0].as_py() is None
-    assert "number without a unit" in found.problem[1].as_py()
-    told = decode_key(form, F.col("value"))
-    rows = spark.createDataFrame([(value,) for value in values], "value binary").select(told.row, told.problem).collect()
-    assert rows[0][0] == Row(day=DAY, n=Decimal("-4.1"))
-    assert rows[1][0] is None
+    row, problem = read_by(key_reader(form), *values)
+    assert row == {"day": DAY, "n": Decimal("-4.1")}
+    assert "number without a unit" in problem
+    decoded = decode_key(form, F.col("value")).row
+    rows = spark.createDataFrame([(value,) for value in values], "value binary").select(decoded)
+    assert [one and one.asDict() for (one,) in rows.collect()] == [row, None]
 
 
 B64 = base64.b64encode(TOAST.encode()).decode()
@@ -189,7 +183,7 @@ LACKING: dict[str, tuple[str, Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", LACKING)
-def test_a_value_that_an_event_lacks_is_that_before_or_missed(spark: SparkSession, name: str) -> None:
+def test_a_value_that_is_lacking_is_that_before_or_missed(spark: SparkSession, name: str) -> None:
     columns = [f"{column} {kind}" for column, (kind, *_) in LACKING.items()]
     form = Debezium(", ".join(["id int", *columns]))
     full = {"id": 1, **{column: value for column, (_, _, value, _) in LACKING.items()}}
