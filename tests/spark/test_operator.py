@@ -35,16 +35,21 @@ from tests.support.oracle import Change
 from tests.support.specs import KINDS, PLAIN, STATE
 
 
+def frames_of(spec: StageSpec) -> list[pd.DataFrame]:
+    """What an operator yields in a batch without changes."""
+    processor = StageProcessor(WorkerStage(spec))
+    processor.init(Handle())  # type: ignore[arg-type]
+    hello = {"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]}
+    return list(processor.handleInputRows((0,), iter([pd.DataFrame(hello)]), None))
+
+
 @pytest.mark.parametrize("spec", [spec for spec, *_ in PLAIN])
 def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, spec: StageSpec) -> None:
-    """Spark cannot tell the types of a frame without rows: counters that are all zero must not make one."""
-    processor = StageProcessor(WorkerStage(replace(spec, state=StateSpec("join", 1, 1000, str(tmp_path), "{}"))))
-    processor.init(Handle())  # type: ignore[arg-type]
-    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]})
-    frames = list(processor.handleInputRows((0,), iter([hello]), None))
-    assert all(len(frame) for frame in frames)
-    assert len(frames) == 1  # of frames each costs a millisecond, and a small batch has no more than one per bucket
-    rows = pd.concat(frames)
+    """Spark cannot tell the types of a frame without rows, which zero counters would make.
+
+    A frame costs a millisecond, and a small batch has no more than one for a bucket.
+    """
+    (rows,) = frames_of(replace(spec, state=StateSpec("join", 1, 1000, str(tmp_path), "{}")))
     assert [payload for payload in rows["payload"] if payload is not None] == [b""]
     counted = {name for name in rows["counter"] if isinstance(name, str)}  # pandas 3 has nan for none
     assert counted <= {*counters.SIZES, f"{spec.stage}-ms"}
@@ -64,12 +69,9 @@ def test_each_stage_says_which_skips_are_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("validate", [False, True])
 def test_the_next_operator_wakes_up_and_all_its_buckets_if_they_are_to_be_checked(tmp_path: Path, validate: bool) -> None:
     """A rekey that reads answers gets no packed rows to wake it, yet each of its buckets has to say what it knows."""
-    spec = SubscriptionSpec(StateSpec("join", 4, 1000, str(tmp_path), "{}", validate), in_order=True)
-    processor = StageProcessor(WorkerStage(spec))
-    processor.init(Handle())  # type: ignore[arg-type]
-    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]})
-    rows = pd.concat(processor.handleInputRows((0,), iter([hello]), None))
-    woken = [bucket for bucket, payload in zip(rows["bucket"], rows["payload"], strict=True) if payload is not None]
+    state = StateSpec("join", 4, 1000, str(tmp_path), "{}", validate)
+    (rows,) = frames_of(SubscriptionSpec(state, in_order=True))
+    woken = rows["bucket"][rows["payload"].notna()].tolist()
     assert woken == (list(bucket_ids(4)) if validate else [0])
 
 

@@ -41,3 +41,12 @@ def kept(made: Table, checkpoint: Path, *names: str) -> list[tuple[Any, ...]]:
     """These columns of the rows that a table has, in order."""
     found = collected(made.materialize("kept").changes, checkpoint)
     return sorted(tuple(row[name] for name in names) for row in found)
+
+
+def gone_on(made: Table, folder: Path, *names: str) -> list[tuple[Any, ...]]:
+    """These columns of all rows so far, after another run of one query."""
+    out, now = folder / "out", {"availableNow": True}
+    query = made.materialize("kept").to_parquet(out, checkpoint=folder / "checkpoint", trigger=now)
+    query.awaitTermination()
+    rows = SparkSession.active().read.parquet(str(out)).collect()
+    return sorted(tuple(row[name] for name in names) for row in rows)
