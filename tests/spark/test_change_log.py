@@ -96,22 +96,6 @@ def test_an_error_of_the_work_itself_is_the_one_that_is_raised() -> None:
     assert asked.order == ["updateValue"]  # and nothing is under way any more
 
 
-def test_stages_of_an_operator_have_logs_of_their_own() -> None:
-    asked = Asked()
-    asked.may.set()
-    with SparkLog(asked, asked, 3) as state:
-        first, last = state.of(0), state.of(2)
-        last.put_segment(0, b"last")
-        last.set_meta(b"meta of the last")
-        first.put_segment(0, b"first")
-        assert (first.meta(), state.of(1).meta(), last.meta()) == (None, None, b"meta of the last")
-        assert (first.segment(0), state.of(1).segment(0), last.segment(0)) == (b"first", None, b"last")
-        last.remove_segment(0)
-        assert (first.segment(0), last.segment(0)) == (b"first", None)
-    again = SparkLog(asked, asked, 3)
-    assert (again.of(0).meta(), again.of(2).meta()) == (None, b"meta of the last")
-
-
 def test_meta_records_that_are_cut_short_are_refused() -> None:
     whole = packed_metas([b"", b"some", b"other"])
     assert unpacked_metas(whole) == [b"", b"some", b"other"]

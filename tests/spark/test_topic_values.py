@@ -18,14 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
 from fkjoin import Table, fk_join
-from fkjoin.analysis.bound import texts_of
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, concat, masked
 from fkjoin.codec.json_write import objects, texts, writable
 from fkjoin.codec.messages import ANSWER, RESULT, Operation, column, pack, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.kafka import Registry
-from fkjoin.kafka.formats import Bytes, Format, Json, String, writer
+from fkjoin.kafka.formats import Json, writer
 from fkjoin.kafka.positions import RootsOf, of_roots
 from fkjoin.lowering.stage import rows_of
 from fkjoin.lowering.table_plan import Packed, TablePlan
@@ -34,7 +33,7 @@ from fkjoin.sinks.records import packed_records, records
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import VERSION
 from fkjoin.spark.schemas import arrow_schema, struct_type
-from fkjoin.spark.topic_values import POSITIONS, WriteTexts
+from fkjoin.spark.topic_values import POSITIONS
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.join_rows import join_rows
 from tests.support.sessions import small
@@ -114,44 +113,13 @@ def test_json_byte_by_byte() -> None:
 
 
 @pytest.mark.usefixtures("spark")  # which parses types
-def test_which_formats_workers_can_write() -> None:
-    def by(given: Format, columns: str) -> bool:
-        return writer(given, struct_type(columns, "columns")) is not None
-
-    assert by(String(), "a string")
-    assert by(Bytes(), "a binary")
-    assert by(Json(""), ROWS)
-    unwritten = ("at timestamp", "day date", "raw binary", "known map<string, int>", "some array<struct<at: timestamp>>")
-    assert [columns for columns in unwritten if by(Json(""), columns)] == []
+def test_types_that_workers_cannot_write() -> None:
+    nested = "known map<string, int>", "some array<struct<at: timestamp>>"
+    for columns in ("at timestamp", "day date", "raw binary", *nested):
+        assert writer(Json(""), struct_type(columns, "columns")) is None
     keys = "a string, b struct<yes: boolean, n: bigint>", "price double", "id int, price decimal(5, 2)"
-    assert [writer(Json(""), struct_type(key, "key"), exact=True) is not None for key in keys] == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("given", "parts"),
-    [
-        ("concat('{\"a\":', left.text, '}')", ('{"a":', ("left", "text"), "}")),
-        ("left.text", (("left", "text"),)),
-        ("LEFT.Text || concat(id, concat('', id)) as it", (("left", "text"), ("id",), "", ("id",))),
-        (lambda: F.concat(F.lit("é"), F.col("id")), ("é", ("id",))),
-        ("'only this'", ("only this",)),
-        ("concat('n', left.n)", None),
-        ("upper(id)", None),
-        ("concat(id, null)", None),
-        ("concat(array(id), array(id))", None),
-        ("nothing.such", None),
-    ],
-)
-def test_texts_that_stand_in_an_expression(spark: SparkSession, given: Any, parts: Any) -> None:
-    row = arrow_schema("row", struct_type("id string, left struct<n: int, text: string>", "row"))
-    assert texts_of(given() if callable(given) else given, row, spark) == parts
-
-
-def test_texts_with_a_null_are_none() -> None:
-    write = WriteTexts(("<", ("a",), ("b",), ("a",), ">"))
-    assert write.paths == (("a",), ("b",))
-    made = write([pa.array(["1", None, "3"]), pa.array([b"x", b"y", None], pa.binary())])
-    assert made.to_pylist() == [b"<1x1>", None, None]
+    exact = [writer(Json(""), struct_type(key, "key"), exact=True) is not None for key in keys]
+    assert exact == [True, False, False]
 
 
 def test_fields_of_results_that_are_one_row_each() -> None:
@@ -241,6 +209,8 @@ CONCAT = "concat('{\"order\":', left.whole, ',\"customer\":', right.name, '}')"
         ("id string", "string", CONCAT, False),
         ("id string", Json(""), lambda: F.concat(F.lit("<"), F.col("id"), F.col("left.whole")), False),
         ("id string", "bytes", "right.name", True),
+        ("id string", None, "LEFT.Whole || concat(id, concat('', id)) as it", False),
+        ("id string", None, "'only this'", False),
         ('id bigint, `a "pa\trt"` string', None, None, False),
     ],
 )
@@ -266,7 +236,8 @@ def test_what_workers_cannot_make_is_left_to_spark(spark: SparkSession, tmp_path
     small(spark, tmp_path)
     texts = by_hand(spark, tmp_path / "texts", "id string")
     registry = Registry("json", "a int", "http://nowhere")
-    for value in ("upper(left.whole)", "concat(_operation, id)", registry):
+    others = "concat('n', left.n)", "concat(id, null)", "concat(array(id), array(id))"
+    for value in ("upper(left.whole)", "concat(_operation, id)", "nothing.such", *others, registry):
         assert by_workers(texts, None, value) is None
     assert by_workers(texts, None, "left.whole") is not None
     doubles = by_hand(spark, tmp_path / "doubles", "id string, price double")

@@ -43,10 +43,10 @@ def kept(made: Table, checkpoint: Path, *names: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in names) for row in found)
 
 
-def gone_on(made: Table, folder: Path, *names: str) -> list[tuple[Any, ...]]:
-    """These columns of all rows so far, after another run of one query."""
-    out, now = folder / "out", {"availableNow": True}
-    query = made.materialize("kept").to_parquet(out, checkpoint=folder / "checkpoint", trigger=now)
-    query.awaitTermination()
+def gone_on(made: Table, folder: Path, *names: str, **more: Any) -> list[tuple[Any, ...]]:
+    """These columns of all rows so far, after another run of a query; ``more``: of ``to_parquet``."""
+    out, checkpoint = folder / "out", folder / "checkpoint"
+    kept = made.materialize("kept")
+    kept.to_parquet(out, checkpoint=checkpoint, trigger="available-now", **more).awaitTermination()
     rows = SparkSession.active().read.parquet(str(out)).collect()
     return sorted(tuple(row[name] for name in names) for row in rows)
