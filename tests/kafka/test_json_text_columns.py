@@ -19,7 +19,7 @@ OTHERS = ("", ", at timestamp", ", m map<string, string>, d decimal(9, 2)", ", n
 
 
 BLANK = "\0"
-"""Where a blank may be; within a text, JSON has it as six letters."""
+"""Place of a blank, if there is to be one; within a text, JSON has it as six letters."""
 
 
 def quoted(text: str) -> str:

@@ -27,7 +27,7 @@ from tests.support.specs import KINDS, PLAIN, STATE
 
 
 def frames_of(spec: StageSpec) -> list[pd.DataFrame]:
-    """What an operator yields in a batch without changes."""
+    """The frames that an operator yields in a batch without changes."""
     processor = StageProcessor(WorkerStage(spec))
     processor.init(Handle())  # type: ignore[arg-type]
     hello = {"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]}

@@ -170,7 +170,7 @@ class Field(NamedTuple):
         return st.none() | self.leaf.values if has_presence else self.leaf.values
 
     def send(self, name: str, value: Any) -> dict[str, Any]:
-        """What stands in a message; of a oneof the other member where there is no value."""
+        """The field in a message; of a oneof the other member where there is no value."""
         if value is None:
             return {f"{name}_other": 5} if self.shape == "oneof" else {}
         if self.shape in KEYS:
