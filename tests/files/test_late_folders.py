@@ -28,12 +28,14 @@ NAMED = "region string, id string, other string, lsn bigint"
 
 def add(folder: Path, form: str, place: str, id: str) -> None:
     """Add a file of one row to a folder that files are in."""
-    texts = {"json": f'{{"id":"{id}","other":"x","lsn":1}}\n', "csv": f"id,other,lsn\n{id},x,1\n"}
-    form = FORMS[form]["format"]
-    put(folder / "in", f"{place}.{form}", texts.get(form, ""))
     if form == "parquet":
-        columns = {"id": [id], "other": ["x"], "lsn": [1]}
-        pq.write_table(pa.table(columns), folder / "in" / f"{place}.parquet")
+        file = folder / "in" / f"{place}.parquet"
+        file.parent.mkdir()
+        pq.write_table(pa.table({"id": [id], "other": ["x"], "lsn": [1]}), file)
+    elif form == "csv":
+        put(folder / "in", f"{place}.csv", f"id,other,lsn\n{id},x,1\n")
+    else:
+        put(folder / "in", f"{place}.json", f'{{"id":"{id}","other":"x","lsn":1}}\n')
 
 
 @pytest.mark.faults
