@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Decimal
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,7 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.protobuf import add_field, add_map, classes, file_of, message, record
-from tests.support.schema_registry import SmallRegistry, header, registry_reader, registry_rows
+from tests.support.schema_registry import (
+    SmallRegistry,
+    header,
+    registry_reader,
+    registry_rows,
+    require_rows,
+)
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 INSTANT, CLOCK, SPAN = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.duration("us")
@@ -39,7 +44,6 @@ class Leaf(NamedTuple):
     """Function that makes the column's value of one."""
     send: Callable[[Any], Any] = same
     """Function that makes what stands in a message of one."""
-    more: Mapping[str, Any] = MappingProxyType({})
     inner: tuple[DescriptorProto, ...] = ()
     """Messages that the type needs."""
 
@@ -85,7 +89,6 @@ SPANS = st.tuples(st.integers(0, 10**11), NANOS).flatmap(lambda one: st.sampled_
 THOUSANDTHS = st.integers(-(10**9), 10**9).map(lambda number: Decimal(number).scaleb(-3))
 DAYS = st.dates().map(lambda day: (day.year, day.month, day.day))
 TIMES = st.tuples(st.integers(0, 23), st.integers(0, 59), st.integers(0, 59), NANOS)
-STATUS = {"type_name": ".shop.Status"}
 STAMP, DURATION = ".google.protobuf.Timestamp", ".google.protobuf.Duration"
 DATE, DECIMAL, AMOUNT = ".google.type.Date", ".google.type.Decimal", pa.decimal128(14, 2)
 SECONDS = parts("seconds", "nanos")
@@ -110,8 +113,8 @@ LEAVES = [
     Leaf(F.TYPE_DOUBLE, pa.float64(), st.floats(allow_nan=False)),
     Leaf(F.TYPE_FLOAT, pa.float32(), st.floats(width=32, allow_nan=False)),
     Leaf(F.TYPE_BYTES, pa.binary(), st.binary()),
-    Leaf(F.TYPE_ENUM, pa.string(), st.sampled_from([0, 1, 7]), enum_name, more=STATUS),
-    Leaf(F.TYPE_ENUM, pa.int32(), st.sampled_from([0, 1, 7]), more=STATUS),
+    Leaf(F.TYPE_ENUM, pa.string(), st.sampled_from([0, 1, 7]), enum_name),
+    Leaf(F.TYPE_ENUM, pa.int32(), st.sampled_from([0, 1, 7])),
     wrapper("Int32", pa.int64(), whole(32)),
     wrapper("String", pa.string(), st.text()),
     Leaf(STAMP, INSTANT, MOMENTS, lambda value: EPOCH + counted(value), SECONDS),
@@ -138,7 +141,9 @@ class Field(NamedTuple):
     shape: str
 
     def declare(self, into: DescriptorProto, name: str) -> None:
-        of, more = self.leaf.type, dict(self.leaf.more)
+        of, more = self.leaf.type, dict[str, Any]()
+        if of == F.TYPE_ENUM:
+            more["type_name"] = ".shop.Status"
         if self.shape in KEYS:
             add_map(into, f"shop.{into.name}", name, KEYS[self.shape][0], of, **more)
             return
@@ -228,28 +233,16 @@ def test_columns_are_what_was_put_into_the_messages_whatever_is_beside_them(
     file = file_with(leaf)
     make = classes(file)[str(leaf.type)[1:]]
     numbers = [lasting_registry.add_protobuf(file) for _ in range(2)]
-    records, wanted = list[bytes | None](), list[Any]()
+    good = list[tuple[bytes | None, Any]]()
     for value in data.draw(st.lists(leaf.values, min_size=1, max_size=5)):
-        records += [record(data.draw(st.sampled_from(numbers)), make(**leaf.send(value))), None]
-        wanted += [leaf.want(value), None]
+        sent = record(data.draw(st.sampled_from(numbers)), make(**leaf.send(value)))
+        good += [(sent, leaf.want(value)), (None, None)]
     head = header(numbers[0]) + b"\0"
     broken = st.binary(max_size=6) | st.binary(max_size=9).map(head.__add__)
-    records += [head + b"\xff", header(65535) + b"\0", *data.draw(st.lists(broken, max_size=4))]
-    order = data.draw(st.permutations(range(len(records))))
+    bad = [head + b"\xff", header(65535) + b"\0", *data.draw(st.lists(broken, max_size=4))]
+    order = data.draw(st.permutations(range(len(good) + len(bad))))
     read = registry_reader("protobuf", lasting_registry.url, leaf.kind)
-    found = read(pa.array([records[at] for at in order], pa.binary()))
-    assert found.rows.type == leaf.kind
-    assert found.deleted.tolist() == [records[at] is None for at in order]
-    for place, at in enumerate(order):
-        problem = found.problem[place].as_py()
-        if at < len(wanted):
-            assert problem is None
-            assert records[at] is None or found.rows[place].as_py() == wanted[at]
-        else:
-            alone = read(pa.array([records[at]], pa.binary()))
-            assert alone.problem[0].as_py() == problem
-            assert alone.rows.to_string() == found.rows.slice(place, 1).to_string()
-    first, second = (found.problem[order.index(len(wanted) + at)].as_py() for at in (0, 1))
+    first, second, *_ = require_rows(read, good, bad, order)
     assert first.startswith(f"{PREFIX}DecodeError: Error parsing message with type ")
     assert second.startswith(f"{PREFIX}Schema not found")
 

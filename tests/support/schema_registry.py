@@ -146,6 +146,27 @@ def registry_rows(read: ReadRegistry, *records: bytes) -> list[Any]:
     return [problem.removeprefix(problem_start) if problem else row for row, problem in pairs]
 
 
+def require_rows(read: Any, good: list[Any], broken: list[bytes], order: list[int]) -> list[str]:
+    """Require the rows of good records, and of broken ones what each is alone, in an order.
+
+    Returns the problems of the broken ones.
+    """
+    records, problems = [*(record for record, _ in good), *broken], dict[int, str]()
+    result = read(pa.array([records[at] for at in order], pa.binary()))
+    assert result.rows.type == pa.struct(list(read.schema))
+    assert result.deleted.tolist() == [records[at] is None for at in order]
+    for place, at in enumerate(order):
+        problem, row = result.problem[place].as_py(), result.rows.slice(place, 1)
+        if at < len(good):
+            assert (problem, row.to_pylist()) == (None, [good[at][1]])
+            continue
+        alone = read(pa.array([records[at]], pa.binary()))
+        assert alone.problem[0].as_py() == problem
+        assert alone.rows.to_string() == row.to_string()  # also years that Python does not know
+        problems[at] = problem
+    return [problem for _, problem in sorted(problems.items())]
+
+
 def header(number: int) -> bytes:
     """The header of a record: its schema's id."""
     return b"\0" + number.to_bytes(4, "big")
