@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, TopologyError
+from fkjoin import TopologyError
 from fkjoin.stages.counters import metrics_name
-from tests.support.files import collected, kept, put, table
+from tests.support.files import collected, gone_on, kept, put, table
 from tests.support.queries import run
 
 pytestmark = pytest.mark.usefixtures("small_tables")
-
-
-def gone_on(made: Table, folder: Path, *names: str) -> list[tuple[Any, ...]]:
-    """These columns of all rows so far, after another run of one query."""
-    out = folder / "out"
-    query = made.materialize("kept").to_parquet(out, checkpoint=folder / "ck", trigger={"availableNow": True})
-    query.awaitTermination()
-    return sorted(tuple(row[name] for name in names) for row in SparkSession.active().read.parquet(str(out)).collect())
 
 
 def test_columns_of_folders_are_there_and_may_be_keys(spark: SparkSession, tmp_path: Path) -> None:

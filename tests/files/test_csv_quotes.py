@@ -50,34 +50,32 @@ def test_options_that_are_given_count(spark: SparkSession, tmp_path: Path) -> No
     assert kept(lines, tmp_path / "2", "id", "note")[1] == ("b", "two")
 
 
-@pytest.mark.parametrize(
-    ("header", "files"),
-    [
-        (
-            "id,lsn,note",
-            {
-                'a,1,x\nb,1,"never\nc,1,y\nd,1,z\n': ["a"],
-                'e,1,x\nb,1,"never\nc,1,"y"\nd,1,"z, z"\n': ["d", "e"],
-                'f,1,x\nb,1,"""never"" she\nsaid"\ng,1,y\n': ["f", "g"],
-            },
-        ),
-        (
-            "note,id,lsn",
-            {'x,a,1\n"never,b,1\ny,c,1\n"z",d,1\nx,e,1\n': ["a", "e"], 'x,f,1\n"never,b,1\ny,c,1\n': ["f"]},
-        ),
-    ],
-)
-def test_a_quote_without_an_end_takes_no_record_with_it_unseen(
-    spark: SparkSession, tmp_path: Path, header: str, files: dict[str, list[str]]
-) -> None:
+UNENDED = {
+    "id,lsn,note": {
+        'a,1,x\nb,1,"never\nc,1,y\nd,1,z\n': "a",
+        'e,1,x\nb,1,"never\nc,1,"y"\nd,1,"z, z"\n': "de",
+        'f,1,x\nb,1,"""never"" she\nsaid"\ng,1,y\n': "fg",
+    },
+    "note,id,lsn": {
+        'x,a,1\n"never,b,1\ny,c,1\n"z",d,1\nx,e,1\n': "ae",
+        'x,f,1\n"never,b,1\ny,c,1\n': "f",
+    },
+}
+"""Headers, with texts of files, and the ids of their rows."""
+
+
+@pytest.mark.parametrize("header", UNENDED)
+def test_a_quote_without_an_end_hides_no_record(spark: SparkSession, tmp_path: Path, header: str) -> None:
+    files = UNENDED[header]
     for place, text in enumerate(files):
         put(tmp_path / "in", f"{place}.csv", f"{header}\n{text}")
     made = table(spark, tmp_path / "in", schema=SCHEMA, name="t")
-    assert [name for (name,) in kept(made, tmp_path / "rows", "id")] == sorted(
-        name for names in files.values() for name in names
-    )
+    rows = kept(made, tmp_path / "rows", "id")
+    assert "".join(name for (name,) in rows) == "".join(files.values())
     letters = collected(made.dead_letters, tmp_path / "letters")
-    assert sorted(Path(letter.file).name for letter in letters) == [f"{place}.csv" for place in range(len(files))]
+    names = sorted(Path(letter.file).name for letter in letters)
+    assert names == [f"{place}.csv" for place in range(len(files))]
     for letter in letters:
         assert "never" in bytes(letter.value).decode()
-        assert letter.reason.endswith('a quote has no end; write "" for a quote within quotes') or "not a CSV" in letter.reason
+        reasons = 'a quote has no end; write "" for a quote within quotes', "not a CSV"
+        assert any(reason in letter.reason for reason in reasons)

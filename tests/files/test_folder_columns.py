@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from fkjoin import TopologyError
 from fkjoin.checkpoint.begun import LearnedColumns
 from fkjoin.files.kept_schemas import keep
-from tests.support.files import collected, put, table
+from tests.support.files import collected, gone_on, put, table
 from tests.support.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("small_tables")
@@ -25,27 +25,26 @@ FORMS: dict[str, dict[str, Any]] = {"workers": {}, "spark": {"options": {"multiL
 
 
 class Job:
-    """A table's rows, written by a query that stops when it has read all files; ``more``: of the table."""
+    """Lines in folders, and runs of a query of them."""
 
     def __init__(self, spark: SparkSession, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         self.spark, self.folder, self.caplog = spark, folder, caplog
 
     def line(self, place: str, way: str, **row: Any) -> None:
         if way == "csv":
-            put(self.folder / "in", f"{place}.csv", f"{','.join(row)},lsn\n{','.join(row.values())},1\n")
+            text = f"{','.join(row)},lsn\n{','.join(row.values())},1\n"
+            put(self.folder / "in", f"{place}.csv", text)
         else:
             put(self.folder / "in", f"{place}.json", json.dumps({"lsn": 1, **row}) + "\n")
 
     def run(self, way: str, *names: str, **more: Any) -> tuple[list[tuple[Any, ...]], list[str]]:
-        """These columns of all rows so far, and what was reported."""
-        out, checkpoint = self.folder / "out", self.folder / "checkpoint"
+        """These columns of all rows so far, and what was reported; ``more``: of the table."""
         self.caplog.clear()
         with self.caplog.at_level(logging.WARNING, "fkjoin"):
-            made = table(self.spark, self.folder / "in", name="orders", **FORMS[way], **more).materialize("kept")
-            made.to_parquet(out, checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
-        said = [record.getMessage() for record in self.caplog.records if record.name == "fkjoin"]
-        rows = self.spark.read.parquet(str(out)).collect()
-        return sorted(tuple(row[name] for name in names) for row in rows), said
+            made = table(self.spark, self.folder / "in", name="orders", **FORMS[way], **more)
+            rows = gone_on(made, self.folder, *names)
+        records = [record for record in self.caplog.records if record.name == "fkjoin"]
+        return rows, [record.getMessage() for record in records]
 
 
 @pytest.fixture

@@ -12,32 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from fkjoin.files.parquet_kinds import unread
 from fkjoin.spark.kinds import TIMES_OF_DAY
 from fkjoin.spark.schemas import arrow_schema
 from tests.support.files import collected, table
+from tests.support.sessions import conf
 
 DAYS = [date(2026, 3, 1), date(1969, 1, 2)]
 MOMENTS = [datetime(2026, 3, 1, 1, 2, 3, 4000), datetime(1969, 1, 2, 23, 59, 59)]
@@ -78,67 +59,67 @@ WHOLE = "null int8 int16 int32 int64 uint8 uint16 uint32 span_s span_ms span_us 
 LACKED = "clock_ns instant_ns time_ms time_us time_ns"
 SMALL = "null int8 int16 int32 uint8 uint16"
 TEXT = "string large_string dictionary binary large_binary"
-ALLOWED: dict[DataType, str] = {
-    BooleanType(): "bool",
-    ByteType(): WHOLE,
-    ShortType(): WHOLE,
-    IntegerType(): WHOLE,
-    LongType(): f"{WHOLE} {LACKED}",
-    FloatType(): f"{SMALL} float double",
-    DoubleType(): f"{SMALL} float double",
-    DecimalType(5, 2): "decimal5.2",
-    DecimalType(12, 2): "int8 int16 int32 decimal5.2 decimal12.2",
-    DecimalType(12, 4): "decimal5.2",
-    DecimalType(20, 0): "int8 int16 int32 int64 uint64",
-    DecimalType(25, 2): "int8 int16 int32 int64 decimal5.2 decimal12.2 decimal25.2",
-    StringType(): TEXT,
-    BinaryType(): f"{TEXT} fixed",
-    DateType(): "null date",
-    TimestampType(): "instant_ms instant_us",
-    TimestampNTZType(): "clock_ms clock_us date",
-    DayTimeIntervalType(): "int64 span_us",
+ALLOWED: dict[T.DataType, str] = {
+    T.BooleanType(): "bool",
+    T.ByteType(): WHOLE,
+    T.ShortType(): WHOLE,
+    T.IntegerType(): WHOLE,
+    T.LongType(): f"{WHOLE} {LACKED}",
+    T.FloatType(): f"{SMALL} float double",
+    T.DoubleType(): f"{SMALL} float double",
+    T.DecimalType(5, 2): "decimal5.2",
+    T.DecimalType(12, 2): "int8 int16 int32 decimal5.2 decimal12.2",
+    T.DecimalType(12, 4): "decimal5.2",
+    T.DecimalType(20, 0): "int8 int16 int32 int64 uint64",
+    T.DecimalType(25, 2): "int8 int16 int32 int64 decimal5.2 decimal12.2 decimal25.2",
+    T.StringType(): TEXT,
+    T.BinaryType(): f"{TEXT} fixed",
+    T.DateType(): "null date",
+    T.TimestampType(): "instant_ms instant_us",
+    T.TimestampNTZType(): "clock_ms clock_us date",
+    T.DayTimeIntervalType(): "int64 span_us",
     **{kind(): "time_us" for kind in TIMES_OF_DAY},
 }
 """Types of a table, each with those of files that it may have."""
-IN_MAPS: dict[DataType, str] = {
+IN_MAPS: dict[T.DataType, str] = {
     **ALLOWED,
-    ByteType(): "int8",
-    ShortType(): "int8 int16 uint8",
-    IntegerType(): SMALL,
-    FloatType(): "float",
+    T.ByteType(): "int8",
+    T.ShortType(): "int8 int16 uint8",
+    T.IntegerType(): SMALL,
+    T.FloatType(): "float",
 }
 """Types in maps, which Spark does not read as wider ones."""
 
 
 @pytest.mark.parametrize("given", ALLOWED, ids=str)
-def test_a_table_has_the_types_of_files_that_are_allowed_and_no_others(given: DataType) -> None:
-    struct = StructType([StructField("a", given)])
+def test_a_table_has_the_types_of_files_that_are_allowed_and_no_others(given: T.DataType) -> None:
+    struct = T.StructType().add("a", given)
     for name, (kind, _) in KINDS.items():
         inside = pa.struct([("A", kind), ("more", pa.float16())])
         lists = (pa.list_(kind), pa.large_list(kind), pa.list_(kind, 2))
         pairs = [("x", given, kind), ("x.a", struct, inside)]
-        pairs += [("x[]", ArrayType(given), listed) for listed in lists]
-        pairs += [("x[].a", ArrayType(struct), pa.list_(inside))]
-        for place, own, theirs in pairs:
-            refused = [] if name in ALLOWED[given].split() else [place]
-            assert [where for where, *_ in unread("x", own, theirs)] == refused, (str(given), name)
+        pairs += [("x[]", T.ArrayType(given), listed) for listed in lists]
+        pairs += [("x[].a", T.ArrayType(struct), pa.list_(inside))]
+        texts = T.StringType()
         maps = [
-            ("x.value", MapType(StringType(), given), pa.map_(pa.string(), kind)),
-            ("x.value.a", MapType(StringType(), struct), pa.map_(pa.string(), inside)),
+            ("x.value", T.MapType(texts, given), pa.map_(pa.string(), kind)),
+            ("x.value.a", T.MapType(texts, struct), pa.map_(pa.string(), inside)),
         ]
         if name != "null":
-            maps += [("x.key", MapType(given, StringType()), pa.map_(kind, pa.string()))]
-        for place, own, theirs in maps:
-            refused = [] if name in IN_MAPS[given].split() else [place]
-            assert [where for where, *_ in unread("x", own, theirs)] == refused, (str(given), name)
+            maps += [("x.key", T.MapType(given, texts), pa.map_(kind, pa.string()))]
+        for allowed, cases in ((ALLOWED, pairs), (IN_MAPS, maps)):
+            for place, own, theirs in cases:
+                wanted = [] if name in allowed[given].split() else [place]
+                refused = [where for where, *_ in unread("x", own, theirs)]
+                assert refused == wanted, (str(given), name)
 
 
 def test_what_is_nested_is_nothing_else() -> None:
     nested = {
-        StructType([StructField("a", StringType())]): pa.struct([("a", pa.string())]),
-        ArrayType(StringType()): pa.list_(pa.string()),
-        MapType(StringType(), StringType()): pa.map_(pa.string(), pa.string()),
-        StringType(): pa.dictionary(pa.int32(), pa.string()),
+        T.StructType().add("a", T.StringType()): pa.struct([("a", pa.string())]),
+        T.ArrayType(T.StringType()): pa.list_(pa.string()),
+        T.MapType(T.StringType(), T.StringType()): pa.map_(pa.string(), pa.string()),
+        T.StringType(): pa.dictionary(pa.int32(), pa.string()),
     }
     for (given, own), (other, kind) in product(nested.items(), nested.items()):
         assert bool(list(unread("x", given, kind))) == (given != other), (own, kind)
@@ -149,28 +130,27 @@ def test_what_is_nested_is_nothing_else() -> None:
 @pytest.mark.parametrize("vectorized", ["true", "false"])
 def test_spark_reads_every_allowed_type_as_arrow_does(spark: SparkSession, tmp_path: Path, vectorized: str) -> None:
     pairs = [(given, name) for given, names in ALLOWED.items() for name in names.split()]
-    fields = StructType([StructField(f"x{place}", given) for place, (given, _) in enumerate(pairs)])
+    fields = T.StructType()
+    for place, (given, _) in enumerate(pairs):
+        fields = fields.add(f"x{place}", given)
     types = arrow_schema("schema", fields).types
     columns = [_fitting(name, wanted) for (_, name), wanted in zip(pairs, types, strict=True)]
     (tmp_path / "in").mkdir()
     for integers in (False, True):
-        about = {"id": [f"{integers}{row}" for row in range(2)], "lsn": pa.array([1, 1], pa.int64())}
-        written = pa.table({**about, **dict(zip(fields.names, columns, strict=True))})
-        pq.write_table(written, tmp_path / "in" / f"{integers}.parquet", store_decimal_as_integer=integers)
-    settings = {"spark.sql.parquet.enableVectorizedReader": vectorized, "spark.sql.timeType.enabled": "true"}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        schema = StructType([StructField("id", StringType()), StructField("lsn", LongType()), *fields])
-        made = table(spark, tmp_path / "in", schema=schema, name="t")
-        rows = sorted(collected(made.changes, tmp_path / "kept"), key=lambda row: str(row.id))
-    finally:
-        for name in settings:
-            spark.conf.unset(name)
+        about = [[f"{integers}{row}" for row in range(2)], pa.array([1, 1], pa.int64())]
+        written = pa.table([*about, *columns], ["id", "lsn", *fields.names])
+        file = tmp_path / "in" / f"{integers}.parquet"
+        pq.write_table(written, file, store_decimal_as_integer=integers)
+    vector = "spark.sql.parquet.enableVectorizedReader"
+    with conf(spark, {vector: vectorized, "spark.sql.timeType.enabled": "true"}):
+        key = T.StructType().add("id", T.StringType()).add("lsn", T.LongType())
+        schema = T.StructType([*key, *fields])
+        source = table(spark, tmp_path / "in", schema=schema, name="t")
+        rows = sorted(collected(source.changes, tmp_path / "kept"), key=lambda row: str(row.id))
     assert [row.id for row in rows] == ["False0", "False1", "True0", "True1"]
-    for field, wanted, column, pair in zip(fields.names, types, columns, pairs, strict=True):
-        read = [row[field] for row in rows]
-        assert read == _cast(column, pa.timestamp("us") if pa.types.is_timestamp(wanted) else wanted).to_pylist() * 2, pair
+    for name, wanted, column, pair in zip(fields.names, types, columns, pairs, strict=True):
+        kind = pa.timestamp("us") if pa.types.is_timestamp(wanted) else wanted
+        assert [row[name] for row in rows] == _cast(column, kind).to_pylist() * 2, pair
 
 
 def _fitting(name: str, wanted: pa.DataType) -> pa.Array:

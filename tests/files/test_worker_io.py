@@ -14,33 +14,19 @@ from pyspark.sql import DataFrame, SparkSession
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.json_lines import plain_path
+from tests.support.files import put, write
 from tests.support.sessions import small
+from tests.support.written import NOW
 
-SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("value", pa.struct([("fk", pa.string()), ("n", pa.int64())])),
-        ("gone", pa.bool_()),
-        ("a.b", pa.int64()),
-    ]
-)
+FIELDS = pa.struct({"fk": pa.string(), "n": pa.int64()})
+SCHEMA = pa.schema({"id": pa.string(), "value": FIELDS, "gone": pa.bool_(), "a.b": pa.int64()})
 
 
-@pytest.mark.parametrize(
-    ("given", "path"),
-    [
-        ("id", ("id",)),
-        ("value.fk", ("value", "fk")),
-        ("a.b", ("a.b",)),
-        ("value.other", None),
-        ("id.fk", None),
-        ("upper(id)", None),
-        ("ID", None),
-        (["id"], None),
-    ],
-)
-def test_names_of_fields_are_plain(given: Any, path: tuple[str, ...] | None) -> None:
-    assert plain_path(given, SCHEMA) == path
+def test_names_of_fields_are_plain() -> None:
+    plain = {"id": ("id",), "value.fk": ("value", "fk"), "a.b": ("a.b",)}
+    for name in (*plain, "value.other", "id.fk", "upper(id)", "ID"):
+        assert plain_path(name, SCHEMA) == plain.get(name)
+    assert plain_path(["id"], SCHEMA) is None
 
 
 @pytest.fixture
@@ -48,33 +34,19 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path, partitions=2)
 
 
-def lines(folder: Path, name: str, items: list[dict[str, Any] | str]) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text("".join(f"{item if isinstance(item, str) else json.dumps(item)}\n" for item in items))
+ORDER = (
+    "id string, customer struct<no: bigint>, amount double, tags array<string>, "
+    "at struct<major: int>, minor bigint, time bigint, gone boolean"
+)
+CUSTOMER = "no bigint, name string, seq bigint, time bigint"
 
 
 def joined(spark: SparkSession, folder: Path, **options: str) -> Table:
-    orders = Table.from_files(
-        spark,
-        folder / "orders",
-        key="id",
-        version=["at.major", "minor"],
-        deleted="gone",
-        timestamp="time",
-        schema="id string, customer struct<no: bigint>, amount double, tags array<string>, at struct<major: int>, "
-        "minor bigint, time bigint, gone boolean",
-        options=options,
-    )
-    customers = Table.from_files(
-        spark,
-        folder / "customers",
-        key="no",
-        version="seq",
-        deleted="name is null",
-        timestamp="time",
-        schema="no bigint, name string, seq bigint, time bigint",
-        options=options,
-    )
+    shared: dict[str, Any] = {"timestamp": "time", "options": options}
+    about = {"version": ["at.major", "minor"], "deleted": "gone", "schema": ORDER, **shared}
+    orders = Table.from_files(spark, folder / "orders", key="id", **about)
+    about = {"version": "seq", "deleted": "name is null", "schema": CUSTOMER, **shared}
+    customers = Table.from_files(spark, folder / "customers", key="no", **about)
     assert (orders._plan.undecoded is None) == (customers._plan.undecoded is None) == bool(options)
     return fk_join(orders, customers, "customer.no", how="left", name="fast")
 
@@ -84,71 +56,76 @@ def newest(changes: DataFrame) -> list[tuple[Any, ...]]:
     rows = {}
     for row in sorted(changes.collect(), key=lambda row: (row._left_version, row._right_version or [])):
         rows[row.id] = row
-    live = (row for row in rows.values() if row._operation != "delete")
-    return sorted((row.id, row.left, row.right, row._left_version, row._right_version, row._timestamp) for row in live)
+    names = "id", "left", "right", "_left_version", "_right_version", "_timestamp"
+    live = [row for row in rows.values() if row._operation != "delete"]
+    return sorted(tuple(row[name] for name in names) for row in live)
+
+
+def order(number: int, major: int, **more: Any) -> str:
+    row = {"id": f"o{number}", "customer": {"no": number % 3}, "amount": number / 4}
+    version = {"at": {"major": major}, "minor": 1, "time": 10 * major + number}
+    return json.dumps({**row, "tags": ["x", None], **version, **more})
+
+
+FIRST = [*(order(number, 1) for number in range(40)), "", "not json", '{"id": "o1"']
+SECOND = [
+    *(order(1, 2, amount="much"), order(2, 2, id=7), order(3, 2, customer=None)),
+    *(order(4, 2, gone=True, minor=0), order(5, 0), order(7, 2, minor=2, gone=False)),
+    order(6, 2, tags=["y", 5, {"deep": ["z"]}]).replace(" ", ""),
+    '{"customer": {"no": 1}}',
+]
+CUSTOMERS = '{"no":0,"name":"zero","seq":1,"time":300}', '{"no":1,"name":"one","seq":1}'
+CHANGED = '{"no":1,"seq":2}', '{"no":2,"name":"two","seq":5,"time":9}'
+
+
+def put_second(folder: Path) -> None:
+    write(folder / "orders", "2.json", *SECOND)
+    write(folder / "customers", "2.json", *CHANGED)
 
 
 @pytest.mark.usefixtures("settings")
 def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: Path) -> None:
-    def order(number: int, major: int, **more: Any) -> dict[str, Any]:
-        row = {"id": f"o{number}", "customer": {"no": number % 3}, "amount": number / 4, "tags": ["x", None]}
-        return row | {"at": {"major": major}, "minor": 1, "time": 10 * major + number} | more
-
-    lines(tmp_path / "orders", "1.json", [order(number, 1) for number in range(40)] + ["", "not json", '{"id": "o1"'])
-    odd = [order(1, 2, amount="much"), order(2, 2, id=7), order(3, 2, customer=None), order(4, 2, gone=True, minor=0)]
-    odd += [
-        order(5, 0),
-        json.dumps(order(6, 2, tags=["y", 5, {"deep": ["z"]}]), separators=(",", ":")),
-        order(7, 2, minor=2, gone=False),
-        {"customer": {"no": 1}},
-    ]
-    lines(
-        tmp_path / "customers", "1.json", [{"no": 0, "name": "zero", "seq": 1, "time": 300}, {"no": 1, "name": "one", "seq": 1}]
-    )
+    write(tmp_path / "orders", "1.json", *FIRST)
+    write(tmp_path / "customers", "1.json", *CUSTOMERS)
     found = {}
     for way, options in (("workers", {}), ("spark", {"mode": "PERMISSIVE"})):
         table, out, checkpoint = joined(spark, tmp_path, **options), tmp_path / f"{way} %20", tmp_path / f"{way}-checkpoint"
-        for name in ("2.json", "3.json"):
+        for batch in range(2):
             if way == "workers":
-                query = table.to_parquet(out, checkpoint=checkpoint, trigger={"availableNow": True})
+                query = table.to_parquet(out, checkpoint=checkpoint, **NOW)
             else:
-                writer = table.changes.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
-                query = writer.trigger(availableNow=True).start(str(out))
+                writer = table.changes.writeStream.format("parquet").trigger(availableNow=True)
+                query = writer.option("checkpointLocation", str(checkpoint)).start(str(out))
             query.awaitTermination()
-            if name == "2.json":
-                lines(tmp_path / "orders", name, odd)
-                lines(tmp_path / "customers", name, [{"no": 1, "seq": 2}, {"no": 2, "name": "two", "seq": 5, "time": 9}])
-        (tmp_path / "orders" / "2.json").unlink()
-        (tmp_path / "customers" / "2.json").unlink()
+            if batch == 0:
+                put_second(tmp_path)
+        for name in ("orders", "customers"):
+            (tmp_path / name / "2.json").unlink()
         read = spark.read.parquet(str(out))
         found[way] = newest(read)
         columns = {field.name: field.dataType for field in read.schema if field.name != "batch"}
         assert columns == {field.name: field.dataType for field in table.changes.schema}
     assert found["workers"] == found["spark"]
-    assert len(found["workers"]) == 40
-    assert {row[0] for row in found["workers"]} == {f"o{number}" for number in range(40) if number != 4} | {"7"}
+    numbers = {f"o{number}" for number in range(40)}
+    assert {row[0] for row in found["workers"]} == numbers - {"o4"} | {"7"}
 
     # A batch that is repeated counts once, what was left unfinished is not read, another checkpoint is refused.
     out, checkpoint = tmp_path / "workers %20", tmp_path / "workers-checkpoint"
     before = {path: path.read_bytes() for path in out.rglob("*.parquet")}
-    newest_commit = max(
-        (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda path: int(path.name)
-    )
-    newest_commit.unlink()
-    (checkpoint / "commits" / f".{newest_commit.name}.crc").unlink()
-    (out / "_unfinished" / "batch=old").mkdir(parents=True)
-    (out / "_unfinished" / "batch=old" / "part-0.parquet").write_bytes(b"torn")
-    lines(tmp_path / "orders", "2.json", odd)
-    lines(tmp_path / "customers", "2.json", [{"no": 1, "seq": 2}, {"no": 2, "name": "two", "seq": 5, "time": 9}])
+    newest_commit = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    for name in (f"{newest_commit}", f".{newest_commit}.crc"):
+        (checkpoint / "commits" / name).unlink()
+    put(out, "_unfinished/batch=old/part-0.parquet", "torn")
+    put_second(tmp_path)
     table = joined(spark, tmp_path)
-    table.to_parquet(out, checkpoint=checkpoint, trigger={"availableNow": True}).awaitTermination()
+    table.to_parquet(out, checkpoint=checkpoint, **NOW).awaitTermination()
     assert {path: path.read_bytes() for path in out.rglob("batch=*-*/*.parquet")} == before
     assert newest(spark.read.parquet(str(out))) == found["workers"]
     shutil.rmtree(tmp_path / "index")
-    with pytest.raises(
-        FkJoinError, match=r"path: .*workers %20 contains batches of another query \(\w{8}\), and none of the query of"
-    ):
-        table.to_parquet(out, checkpoint=tmp_path / "other-checkpoint", trigger={"availableNow": True})
+    other = r"path: .*workers %20 contains batches of another query \(\w{8}\), and none of"
+    with pytest.raises(FkJoinError, match=other):
+        table.to_parquet(out, checkpoint=tmp_path / "other-checkpoint", **NOW)
     assert len(list(out.glob("batch=00000000-*"))) == 1
-    with pytest.raises(TopologyError, match=r"path: exactly-once is not available on ftp:.*write changes\.writeStream"):
+    no_rename = r"path: exactly-once is not available on ftp:.*write changes\.writeStream"
+    with pytest.raises(TopologyError, match=no_rename):
         table.to_parquet("ftp://host/out", checkpoint=tmp_path / "ftp")

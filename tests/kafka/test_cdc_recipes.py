@@ -35,11 +35,10 @@ def formats(code: ast.Module) -> dict[str, Format]:
 
 
 def decoded(spark: SparkSession, form: Format, *messages: Any) -> DataFrame:
-    frame = spark.createDataFrame(
-        [(at, json.dumps(one).encode()) for at, one in enumerate(messages)], "offset int, value binary"
-    )
-    told = form.decode(F.col("value"))
-    return frame.select("offset", told.row.alias("row"), told.problem.alias("problem"))
+    values = [json.dumps(one).encode() for one in messages]
+    frame = spark.createDataFrame(enumerate(values), "offset int, value binary")
+    row, _, problem = form.decode(F.col("value"))
+    return frame.select("offset", row.alias("row"), problem.alias("problem"))
 
 
 def rows_of(spark: SparkSession, recipe: str, *messages: Any) -> list[Any]:
@@ -78,32 +77,24 @@ def test_maxwell(spark: SparkSession) -> None:
 
 
 def test_aws_dms(spark: SparkSession) -> None:
-    about = {"timestamp": "2023-07-26T10:22:47.048491Z", "record-type": "data", "partition-key-type": "primary-key"}
+    about = {"timestamp": "2023-07-26T10:22:47.048491Z", "record-type": "data"}
     data = {"id": 1, "name": "Ada", "more": None}
-    found = rows_of(
-        spark,
-        "AWS DMS",
-        {"data": data, "metadata": about | {"operation": "load"}},
-        {"data": data, "metadata": about | {"operation": "update"}},
-        {"data": data, "metadata": about | {"operation": "delete"}},
-        {"metadata": about | {"record-type": "control", "operation": "create-table"}},
-    )
-    assert found == [("Ada",), ("Ada",), None, None]
+    operations = [about | {"operation": name} for name in ("load", "update", "delete")]
+    changes = [{"data": data, "metadata": operation} for operation in operations]
+    control = {"metadata": {"record-type": "control", "operation": "create-table"}}
+    rows = rows_of(spark, "AWS DMS", *changes, control)
+    assert rows == [("Ada",), ("Ada",), None, None]
 
 
 def test_golden_gate(spark: SparkSession) -> None:
     about = {"table": "GG.TCUSTMER", "op_ts": "2023-07-26 10:22:47.048491", "pos": "0001444"}
     row = {"CUST_CODE": "WILL", "NAME": "BG SOFTWARE CO."}
-    found = rows_of(
-        spark,
-        "GoldenGate",
-        about | {"op_type": "I", "after": row},
-        about | {"op_type": "U", "before": row, "after": row | {"NAME": "OTHER"}},
-        about | {"op_type": "D", "before": row},
-        about | {"op_type": "T"},
-    )
-    assert [row and row[0] for row in found] == ["BG SOFTWARE CO.", "OTHER", None, None]
-    assert str(found[0][1]) == "2023-07-26 10:22:47.048491"
+    update = {"op_type": "U", "before": row, "after": row | {"NAME": "OTHER"}}
+    others = {"op_type": "D", "before": row}, {"op_type": "T"}
+    messages = [about | one for one in ({"op_type": "I", "after": row}, update, *others)]
+    rows = rows_of(spark, "GoldenGate", *messages)
+    assert [row and row[0] for row in rows] == ["BG SOFTWARE CO.", "OTHER", None, None]
+    assert str(rows[0][1]) == "2023-07-26 10:22:47.048491"
 
 
 def test_mongo_db(spark: SparkSession) -> None:

@@ -33,21 +33,16 @@ def grouped(*rows: tuple[bytes, bytes, bytes | None, bytes | None], ts: int = 7)
     return table(GROUPED, columns[0], columns[1], version, *columns[2:], np.full(len(rows), ts, np.int64))
 
 
-def records_of(*records: tuple[bytes | None, bytes | None, tuple[bytes | None, ...]]) -> WireRecords:
-    headers = tuple(pa.array([record[2][at] for record in records], BYTES) for at in range(3))
-    key, value = (pa.array([record[at] for record in records], BYTES) for at in (0, 1))
-    return WireRecords(key, value, headers)
-
-
-def joined(*parts: WireRecords) -> WireRecords:
-    headers = tuple(pa.concat_arrays([part.headers[at] for part in parts]) for at in range(3))
-    key, value = (pa.concat_arrays([part[at] for part in parts]) for at in (0, 1))
-    return WireRecords(key, value, headers)
+def records_of(*records: tuple[Any, Any, tuple[Any, ...]]) -> WireRecords:
+    rows = [(key, value, *headers) for key, value, headers in records]
+    key, value, *headers = [pa.array(column, BYTES) for column in zip(*rows, strict=True)]
+    return WireRecords(key, value, tuple(headers))
 
 
 def picked(records: WireRecords, places: list[int]) -> WireRecords:
     rows = pa.array(places, pa.int64())
-    return WireRecords(records.key.take(rows), records.value.take(rows), tuple(one.take(rows) for one in records.headers))
+    headers = tuple(header.take(rows) for header in records.headers)
+    return WireRecords(records.key.take(rows), records.value.take(rows), headers)
 
 
 def test_golden_bytes() -> None:
@@ -115,48 +110,48 @@ def test_contributions_of_another_length_are_noticed(noise: bytes, numbers: list
         assert not codec.fits(pa.array([row[: -len(noise)] for row in rows.to_pylist()], BYTES)).any()
 
 
-N = pa.schema([("n", pa.int64())])
 COLUMNS = (Count("rows"), WholeSum("total", 0, "sum"), Extreme("least", 0, "min", pa.int64()))
 
 
 class Staged(Grouping):
-    """Stages ``regroup`` and ``aggregate``, with records between them."""
+    """Stages ``regroup`` and ``aggregate``, with records between them, of a random history."""
 
-    def written(self, changes: list[Change]) -> WireRecords:
-        grouped = regroup(self.messages(changes), self.rows, self.count, **TIMES)
-        return wire_change.changes(grouped)
+    def __init__(self, rng: random.Random, size: int) -> None:
+        super().__init__(pa.schema([("n", pa.int64())]), *COLUMNS)
+        self.changes, grouped = list[Change](), list[pa.Table]()
+        for version in range(size):
+            key, group = rng.choice("abcdef"), rng.choice(["g", "h", "g", None])
+            self.changes.append(Change(key, version, group, (rng.randrange(5),)))
+            messages = self.messages(self.changes[-1:])
+            grouped.append(regroup(messages, self.rows, self.count, **TIMES))
+        self.records = wire_change.changes(pa.concat_tables(grouped))
 
-    def read(self, records: WireRecords) -> None:
+    def read(self, places: list[int]) -> None:
+        records = picked(self.records, places)
         assert wire_change.problems(records).null_count == len(records.key)
         arrived = wire_change.read_changes(records)
-        results = aggregate(arrived, self.groups, self.count, self.fold, source=SOURCE, guarded=True, **TIMES)
-        self.apply(results)
+        how = {"source": SOURCE, "guarded": True, **TIMES}
+        self.apply(aggregate(arrived, self.groups, self.count, self.fold, **how))
 
-
-def history(rng: random.Random, size: int) -> list[Change]:
-    return [
-        Change(rng.choice("abcdef"), version, rng.choice(["g", "h", "g", None]), (rng.randrange(5),)) for version in range(size)
-    ]
-
-
-def with_least(changes: list[Change]) -> dict[str, Any]:
-    wide = recomputed_sums(changes)
-    return {group: (row[0], row[2], row[8]) for group, row in wide.items()}
+    def wanted(self, end: int | None = None) -> dict[str, Any]:
+        """The table of all changes, or of so many."""
+        wide = recomputed_sums(self.changes[:end])
+        return {group: (row[0], row[2], row[8]) for group, row in wide.items()}
 
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=examples(40))
 def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregates(seed: int) -> None:
     rng = random.Random(seed)
-    staged, changes = Staged(N, *COLUMNS), history(rng, 30)
-    records = joined(*(staged.written([change]) for change in changes))
-    places = [*range(len(records.key)), *rng.choices(range(len(records.key)), k=10)]
+    staged = Staged(rng, 30)
+    every = range(len(staged.records.key))
+    places = [*every, *rng.choices(every, k=10)]
     rng.shuffle(places)
     while places:
         cut = rng.randrange(1, 9)
-        staged.read(picked(records, places[:cut]))
+        staged.read(places[:cut])
         places = places[cut:]
-    assert staged.table == with_least(changes)
+    assert staged.table == staged.wanted()
 
 
 @pytest.mark.nightly
@@ -164,16 +159,13 @@ def test_records_that_come_twice_late_and_in_any_order_end_in_the_same_aggregate
 @settings(max_examples=40)
 def test_records_in_order_show_nothing_in_between_wherever_a_batch_ends(seed: int) -> None:
     """Stretches of records come again."""
-    rng = random.Random(seed)
-    staged, changes = Staged(N, *COLUMNS), history(rng, 20)
-    parts = [staged.written([change]) for change in changes]
-    allowed = [with_least(changes[:end]) for end in range(len(changes) + 1)]
-    records = joined(*parts)
-    partitions = {group: [at for at, key in enumerate(records.key.to_pylist()) if key == group] for group in (b"g", b"h")}
-    for group, places in partitions.items():
+    staged = Staged(random.Random(seed), 20)
+    allowed = [staged.wanted(end) for end in range(len(staged.changes) + 1)]
+    keys = staged.records.key.to_pylist()
+    for group in ("g", "h"):
+        places = [at for at, key in enumerate(keys) if key == group.encode()]
         for at in range(len(places)):
-            staged.read(picked(records, places[at : at + 1]))
-            staged.read(picked(records, places[max(0, at - 3) : at + 1]))
-            seen = staged.table.get(group.decode())
-            assert seen in [one.get(group.decode()) for one in allowed]
+            staged.read(places[at : at + 1])
+            staged.read(places[max(0, at - 3) : at + 1])
+            assert staged.table.get(group) in [one.get(group) for one in allowed]
     assert staged.table == allowed[-1]

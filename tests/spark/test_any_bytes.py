@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from fastavro import parse_schema, schemaless_writer
-from google.protobuf.descriptor_pb2 import DescriptorProto
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto as F
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,41 +21,26 @@ from fkjoin.spark.schema_registry import SchemaRegistry
 from fkjoin.spark.topic_records import ReadBytes, Reader, ReadObjects, ValuesRead
 from fkjoin.spark.unavailable import PLACEHOLDER
 from tests.support.json_values import KINDS
-from tests.support.protobuf import add_field, file_of
+from tests.support.protobuf import file_of, message
 from tests.support.sampling import sampled
-from tests.support.schema_registry import SmallRegistry, small_registry
+from tests.support.schema_registry import SmallRegistry, header, record_of
 
 ROW = pa.schema([*KINDS.items(), ("map", pa.map_(pa.string(), pa.string())), ("list", pa.list_(pa.float32()))])
 HOW = Reading({"at": Unit("micros"), "price": UNSURE, "data": Unit("hex")}, "Europe/Berlin")
-TREE = {
-    "type": "record",
-    "name": "Tree",
-    "fields": [{"name": "text", "type": "string"}, {"name": "next", "type": ["null", "Tree"]}],
-}
-EVENT = {
-    "type": "record",
-    "name": "Event",
-    "fields": [
-        {"name": "op", "type": "string"},
-        *({"name": name, "type": ["null", TREE if name == "before" else "Tree"]} for name in ("before", "after")),
-    ],
-}
+TREE = record_of("Tree", text="string", next=["null", "Tree"])
+EVENT = record_of("Event", op="string", before=["null", TREE], after=["null", "Tree"])
 OF_TREE = pa.schema([("text", pa.string()), ("next", pa.string())])
 AVRO, EVENTS, JSON, PROTOBUF = range(1, 5)
 """Ids of schemas."""
 
 
 @pytest.fixture(scope="module")
-def registry() -> Iterator[SmallRegistry]:
-    node = DescriptorProto(name="Tree")
-    add_field(node, "text", F.TYPE_STRING)
-    add_field(node, "next", ".shop.Tree")
-    with small_registry() as made:
-        made.add(TREE)
-        made.add(EVENT)
-        made.add("{}", "JSON")
-        made.add_protobuf(file_of(node))
-        yield made
+def registry(lasting_registry: SmallRegistry) -> SmallRegistry:
+    lasting_registry.add(TREE)
+    lasting_registry.add(EVENT)
+    lasting_registry.add("{}", "JSON")
+    lasting_registry.add_protobuf(file_of(message("Tree", text=F.TYPE_STRING, next=".shop.Tree")))
+    return lasting_registry
 
 
 def readers(registry: SmallRegistry) -> dict[str, Reader]:
@@ -133,8 +114,8 @@ texts = (objects | bodies | wrapped | st.sampled_from(LEVELS).map(wide)).map(lam
 cut = st.tuples(texts, st.integers(0, 400)).map(lambda both: both[0][: both[1]] + both[0][both[1] + 1 :])
 trees = st.sampled_from(LEVELS).map(tree)
 bare = texts | cut | trees | trees.map(lambda text: b"\x02c\x00\x02" + text) | st.binary(max_size=40)
-framed = st.tuples(st.integers(0, 5), bare).map(lambda both: b"\0" + both[0].to_bytes(4, "big") + both[1])
-framed |= bare.map(lambda text: b"\0\0\0\0" + bytes([PROTOBUF, 0]) + text)
+framed = st.tuples(st.integers(0, 5), bare).map(lambda both: header(both[0]) + both[1])
+framed |= bare.map(lambda text: header(PROTOBUF) + b"\0" + text)
 
 
 def shown(found: ValuesRead, place: int) -> Any:
@@ -178,7 +159,7 @@ def test_odd_values_wherever_they_are(registry: SmallRegistry, name: str) -> Non
         require_alike(readers(registry)[name], [*bodies, b"\xff", b'{"text":"\xff"}'])
     else:
         bodies += [b"\x02c\x00" * (name == "avro events") + b"\x02" + tree(levels) for levels in LEVELS]
-        require_alike(readers(registry)[name], [bytes([0, 0, 0, 0, head]) + body for body in bodies])
+        require_alike(readers(registry)[name], [header(head) + body for body in bodies])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -209,12 +190,9 @@ def test_a_deep_record_of_avro_is_its_json_or_a_problem(registry: SmallRegistry,
     value: Any = None
     for _ in range(levels):
         value = {"text": "t", "next": value}
-    out = io.BytesIO()
-    if levels <= 100:
-        schemaless_writer(out, parse_schema(TREE), value)
-        assert out.getvalue() == tree(levels - 1)
-    found = readers(registry)["avro"](pa.array([bytes([0, 0, 0, 0, AVRO]) + tree(levels - 1)]))
-    if found.problem[0].as_py() is None:
-        assert found.rows[0]["next"].as_py() == json.dumps(value["next"], separators=(",", ":"))
+    result = readers(registry)["avro"](pa.array([header(AVRO) + tree(levels - 1)]))
+    if result.problem[0].as_py() is None:
+        text = json.dumps(value["next"], separators=(",", ":"))
+        assert result.rows[0]["next"].as_py() == text
     else:
         assert levels > 100

@@ -99,14 +99,10 @@ def test_memory_goes_back_after_the_last_of_many_large_batches(released: list[st
 
 
 def test_operators_give_memory_back(released: list[str], tmp_path: Path) -> None:
-    def of(rows: int) -> list[str]:
-        frames = of_a_task(answers()[:rows])
-        spec = ResolveSpec(replace(STATE, index_dir=str(tmp_path)), in_order=True)
-        list(BucketRun(spec, 0, Log()).process(iter(frames)))
-        return released
-
-    assert of(rows=10) == []
-    assert of(rows=ROWS) == ["released"]
+    spec = ResolveSpec(replace(STATE, index_dir=str(tmp_path)), in_order=True)
+    for rows, calls in ((10, []), (ROWS, ["released"])):
+        list(BucketRun(spec, 0, Log()).process(iter(of_a_task(answers()[:rows]))))
+        assert released == calls
 
 
 def test_packing_and_writing_give_memory_back(released: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,16 +18,7 @@ from fkjoin.errors import FormatError
 from fkjoin.spark import specs
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.operator import StageProcessor
-from fkjoin.spark.specs import (
-    STAGES,
-    Messages,
-    MultiSubscriptionSpec,
-    ResolveSpec,
-    StageSpec,
-    StateSpec,
-    SubscriptionSpec,
-    WorkerStage,
-)
+from fkjoin.spark.specs import Messages, StageSpec, StateSpec, WorkerStage
 from fkjoin.stages import Counters, counters
 from fkjoin.state import MemoryStore
 from tests.support.engine import Handle, LocalEngine
@@ -35,16 +26,21 @@ from tests.support.oracle import Change
 from tests.support.specs import KINDS, PLAIN, STATE
 
 
+def frames_of(spec: StageSpec) -> list[pd.DataFrame]:
+    """The frames that an operator yields in a batch without changes."""
+    processor = StageProcessor(WorkerStage(spec))
+    processor.init(Handle())  # type: ignore[arg-type]
+    hello = {"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]}
+    return list(processor.handleInputRows((0,), iter([pd.DataFrame(hello)]), None))
+
+
 @pytest.mark.parametrize("spec", [spec for spec, *_ in PLAIN])
 def test_a_batch_without_changes_yields_no_empty_frame(tmp_path: Path, spec: StageSpec) -> None:
-    """Spark cannot tell the types of a frame without rows: counters that are all zero must not make one."""
-    processor = StageProcessor(WorkerStage(replace(spec, state=StateSpec("join", 1, 1000, str(tmp_path), "{}"))))
-    processor.init(Handle())  # type: ignore[arg-type]
-    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]})
-    frames = list(processor.handleInputRows((0,), iter([hello]), None))
-    assert all(len(frame) for frame in frames)
-    assert len(frames) == 1  # of frames each costs a millisecond, and a small batch has no more than one per bucket
-    rows = pd.concat(frames)
+    """Spark cannot tell the types of a frame without rows, which zero counters would make.
+
+    A frame costs a millisecond, and a small batch has no more than one for a bucket.
+    """
+    (rows,) = frames_of(replace(spec, state=StateSpec("join", 1, 1000, str(tmp_path), "{}")))
     assert [payload for payload in rows["payload"] if payload is not None] == [b""]
     counted = {name for name in rows["counter"] if isinstance(name, str)}  # pandas 3 has nan for none
     assert counted <= {*counters.SIZES, f"{spec.stage}-ms"}
@@ -64,12 +60,9 @@ def test_each_stage_says_which_skips_are_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("validate", [False, True])
 def test_the_next_operator_wakes_up_and_all_its_buckets_if_they_are_to_be_checked(tmp_path: Path, validate: bool) -> None:
     """A rekey that reads answers gets no packed rows to wake it, yet each of its buckets has to say what it knows."""
-    spec = SubscriptionSpec(StateSpec("join", 4, 1000, str(tmp_path), "{}", validate), in_order=True)
-    processor = StageProcessor(WorkerStage(spec))
-    processor.init(Handle())  # type: ignore[arg-type]
-    hello = pd.DataFrame({"bucket": [0], "payload": [b""], "counter": [None], "count": [0], "batch_ms": [1000]})
-    rows = pd.concat(processor.handleInputRows((0,), iter([hello]), None))
-    woken = [bucket for bucket, payload in zip(rows["bucket"], rows["payload"], strict=True) if payload is not None]
+    state = StateSpec("join", 4, 1000, str(tmp_path), "{}", validate)
+    (rows,) = frames_of(specs.SubscriptionSpec(state, in_order=True))
+    woken = rows["bucket"][rows["payload"].notna()].tolist()
     assert woken == (list(bucket_ids(4)) if validate else [0])
 
 
@@ -89,8 +82,8 @@ def test_a_query_starts_without_what_only_the_work_needs() -> None:
 
 
 def test_every_kind_of_stage_has_a_spec() -> None:
-    kinds = {*STAGES.values(), MultiSubscriptionSpec}
-    assert {name: kind.stage for name, kind in STAGES.items()} == {name: name for name in STAGES}
+    kinds = {*specs.STAGES.values(), specs.MultiSubscriptionSpec}
+    assert [kind.stage for kind in specs.STAGES.values()] == list(specs.STAGES)
     assert {kind.__name__ for kind in kinds} <= set(specs.__all__)
     assert {type(spec) for spec, *_ in PLAIN} == kinds
 
@@ -119,7 +112,7 @@ def test_a_stage_takes_messages_of_its_kinds_and_no_others(spec: StageSpec, take
 
 
 def test_the_error_names_the_messages_that_came_and_those_that_are_taken() -> None:
-    spec, other = ResolveSpec(STATE), pa.table({"id": [1], "name": ["x"]})
+    spec, other = specs.ResolveSpec(STATE), pa.table({"id": [1], "name": ["x"]})
     for table, came in ((SUBSCRIPTION.empty_table(), "subscriptions"), (other, "a table of id, name")):
         with pytest.raises(FormatError, match=f"a resolve stage takes answers and joined rows, but received {came}: a worker"):
             spec.run(Messages([table], 0), MemoryStore(), Counters())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from fkjoin.state import BucketStore
 from fkjoin.state.errors import StoreMismatchError
 from fkjoin.state.segments import Meta
 from tests.support.engine import Handle, LocalEngine
-from tests.support.oracle import Change, apply, batch_join, messages
+from tests.support.operators import Join
+from tests.support.oracle import Change, Joined, apply, batch_join, messages
 from tests.support.stores import contents
 
 NAMES = "rekey", "subscription", "resolve"
@@ -32,28 +34,18 @@ class LostError(Exception):
     """The attempt is lost."""
 
 
-@dataclass
-class Losing:
-    """Loses an attempt before or after the commit of one of its stores."""
+def losing(patched: pytest.MonkeyPatch, number: int, *, before: bool) -> None:
+    """Lose an attempt before or after the commit of one of its stores."""
+    commit, numbers = BucketStore.commit, itertools.count()
 
-    store: int
-    before: bool
-
-    def __enter__(self) -> None:
-        commit, self.commit, left = BucketStore.commit, BucketStore.commit, iter(range(self.store, -1, -1))
-
-        def lost(store: BucketStore) -> None:
-            here = next(left) == 0
-            if here and self.before:
-                raise LostError
+    def lost(store: BucketStore) -> None:
+        is_last = next(numbers) == number
+        if not (is_last and before):
             commit(store)
-            if here:
-                raise LostError
+        if is_last:
+            raise LostError
 
-        BucketStore.commit = lost  # type: ignore[method-assign]
-
-    def __exit__(self, *_: object) -> None:
-        BucketStore.commit = self.commit  # type: ignore[method-assign]
+    patched.setattr(BucketStore, "commit", lost)
 
 
 class Shared:
@@ -98,36 +90,26 @@ def _contents(log: Any, folder: Path) -> dict[bytes, bytes]:
         return contents(store)
 
 
-def _changes(rng: random.Random, first: int) -> list[Change]:
-    changes = []
-    for version in range(first, first + rng.choice((0, 1, 3, 10))):
-        foreign_key = rng.choice((b"a", b"b", b"c", None))
-        if rng.random() < 0.6:
-            changes.append(Change(True, b"%d" % rng.randrange(6), rng.choice((b"x", b"y", None)), version, foreign_key))
-        else:
-            changes.append(Change(False, foreign_key or b"a", rng.choice((b"p", b"q", None)), version))
-    return changes
-
-
 def _counted(count: Counters) -> dict[str, int]:
     return {name: number for name, number in count.items() if not name.endswith(("-ms", "-bytes"))}
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_stages_of_an_operator_do_what_they_do_apart(tmp_path: Path, seed: int) -> None:
+def test_stages_do_as_apart(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, version = random.Random(seed), 0
     for name in ("shared", "apart"):
         (tmp_path / name).mkdir(mode=0o700)
     shared, apart = Shared(tmp_path / "shared"), LocalEngine(tmp_path / "apart", "left", 1)
-    history: list[Change] = []
-    joined: dict[Any, Any] = {}
+    history, joined, change = list[Change](), Joined(), partial(Join.change, None)
     for _ in range(6):
-        changes = _changes(rng, version)
+        changes = [change(rng, version + at) for at in range(rng.choice((0, 1, 3, 10)))]
         version += len(changes)
         history += changes
         for _ in range(rng.choice((0, 1, 2))):
-            with Losing(rng.randrange(3), rng.random() < 0.5), pytest.raises(LostError):
-                shared.attempt(changes)
+            with monkeypatch.context() as patched:
+                losing(patched, rng.randrange(3), before=rng.random() < 0.5)
+                with pytest.raises(LostError):
+                    shared.attempt(changes)
         shared.attempt(changes)  # by a task that Spark does not commit
         results, count, handle = shared.attempt(changes)
         shared.commit(handle)

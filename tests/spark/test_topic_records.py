@@ -7,17 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.codec.messages import CHANGE, column, unpack
 from fkjoin.errors import FormatError, TopologyError
-from fkjoin.kafka.formats import Bytes, Debezium, Json, String, key_reader, reader
+from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String, reader
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.packing import PackChanges
 from fkjoin.spark.topic_records import DeadRecords, PackRecords, ReadBytes, Reader, ReadObjects, TopicRecords
 
+BINARY = pa.binary()
 ROW = pa.schema([("fk", pa.string()), ("n", pa.int64())])
 
 
@@ -28,13 +29,12 @@ def read(how: Reader, *values: bytes | None) -> tuple[list[Any], list[bool], lis
 
 def test_text_must_be_utf_8_and_bytes_need_not() -> None:
     values = b"a", None, b"\xff", "é".encode()
-    assert read(ReadBytes("it", text=True), *values) == (
-        [{"it": "a"}, {"it": None}, {"it": None}, {"it": "é"}],
-        [False, True, False, False],
-        [None, None, "not UTF-8", None],
-    )
-    rows, deleted, problems = read(ReadBytes("it", text=False), *values)
-    assert (rows, deleted, problems) == ([{"it": value} for value in values], [False, True, False, False], [None] * 4)
+    deleted = [False, True, False, False]
+    texts = [{"it": "a"}, {"it": None}, {"it": None}, {"it": "é"}]
+    problems = [None, None, "not UTF-8", None]
+    assert read(ReadBytes("it", text=True), *values) == (texts, deleted, problems)
+    whole = [{"it": value} for value in values]
+    assert read(ReadBytes("it", text=False), *values) == (whole, deleted, [None] * 4)
 
 
 def test_objects_are_told_from_what_is_none_and_can_keep_their_text() -> None:
@@ -50,35 +50,36 @@ def test_objects_are_told_from_what_is_none_and_can_keep_their_text() -> None:
     assert [row["fk"] for row in wrapped[0]] == ["in", "out"]
 
 
-def records(*items: tuple[bytes | None, bytes | None]) -> pa.RecordBatch:
-    return pa.record_batch(
-        {
-            "partition": pa.array([3] * len(items), pa.int32()),
-            "offset": pa.array(range(70, 70 + len(items)), pa.int64()),
-            "timestamp": pa.array([5] * len(items), pa.timestamp("us", "UTC")),
-            "key": pa.array([key for key, _ in items], pa.binary()),
-            "value": pa.array([value for _, value in items], pa.binary()),
-        }
-    )
+def records(*items: tuple[bytes | None, bytes | None], kind: Any = BINARY) -> pa.RecordBatch:
+    """Records of a partition from offset 70 on; ``kind``: the type of keys and values."""
+    count, (keys, values) = len(items), zip(*items, strict=True)
+    columns = {
+        "partition": pa.array([3] * count, pa.int32()),
+        "offset": pa.array(range(70, 70 + count), pa.int64()),
+        "timestamp": pa.array([5] * count, pa.timestamp("us", "UTC")),
+        "key": pa.array(keys, kind),
+        "value": pa.array(values, kind),
+    }
+    return pa.record_batch(columns)
 
 
 def topic(fail: bool = False) -> TopicRecords:
-    key = ReadObjects(pa.schema([("shop", pa.int64()), ("item", pa.string())]), "key")
+    key = ReadObjects(pa.schema({"shop": pa.int64(), "item": pa.string()}), "key")
     return TopicRecords("orders", key, ReadObjects(ROW, "this"), bytes(range(1, 9)), fail)
 
 
 def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_the_record() -> None:
     good = b'{"shop": 1, "item": "a"}'
-    batch = records((good, b"{}"), (None, b"?"), (b"?", b"?"), (b'{"shop": 1}', b"?"), (good, b"?"), (good, None))
-    problems = topic().problems(batch).to_pylist()
-    assert problems == [
-        None,
-        "null key",
-        "key: not JSON that fits key",
-        "key: no item",
-        "value: not JSON that fits this",
-        None,
-    ]
+    cases = {
+        (good, b"{}"): None,
+        (None, b"?"): "null key",
+        (b"?", b"?"): "key: not JSON that fits key",
+        (b'{"shop": 1}', b"?"): "key: no item",
+        (good, b"?"): "value: not JSON that fits this",
+        (good, None): None,
+    }
+    batch, problems = records(*cases), [*cases.values()]
+    assert topic().problems(batch).to_pylist() == problems
     with pytest.raises(FormatError, match=r"record orders-3 offset 71: null key; with on_error="):
         topic(fail=True).changes(batch)
     assert topic(fail=True).changes(batch.slice(4).slice(1)).num_rows == 1
@@ -88,53 +89,50 @@ def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_th
 
 
 def test_records_become_changes_with_their_place_as_version() -> None:
-    reading = topic()
+    reading, record = topic(), (b'{"shop": 1, "item": "a"}', b'{"n": 4}')
     pack = PackRecords(reading, PackChanges(reading.key.schema, None, ROW, 1))
-    found = [
-        unpack(payload)
-        for frame in pack(iter([records((b'{"shop": 1, "item": "a"}', b'{"n": 4}'), (None, b"{}"))]))
-        for payload in frame.column("payload").to_pylist()
-        if payload
-    ]
-    assert [table.schema for table in found] == [CHANGE]
-    large = records((b'{"shop": 1, "item": "a"}', b'{"n": 4}'))
-    for at, name in enumerate(large.schema.names):
-        if name in ("key", "value"):
-            large = large.set_column(at, name, large.column(name).cast(pa.large_binary()))
-    assert reading.changes(large).column("row").to_pylist() == [{"fk": None, "n": 4}]
-    (version,) = column(found[0], "version").to_pylist()
+    frames = pack(iter([records(record, (None, b"{}"))]))
+    payloads = [payload for frame in frames for payload in frame.column("payload").to_pylist()]
+    (changes,) = (unpack(payload) for payload in payloads if payload)
+    assert changes.schema == CHANGE
     place = b"".join((number + (1 << 63)).to_bytes(8, "big") for number in (0, 3, 70))
-    assert version == bytes((0x83, 1, 2, 3, 4, 5, 6, 7, 8)) + place
-    assert column(found[0], "ts").to_pylist() == [5]
+    version = bytes((0x83, 1, 2, 3, 4, 5, 6, 7, 8)) + place
+    assert column(changes, "version").to_pylist() == [version]
+    assert column(changes, "ts").to_pylist() == [5]
+    large = records(record, kind=pa.large_binary())
+    assert reading.changes(large).column("row").to_pylist() == [{"fk": None, "n": 4}]
 
 
 def test_rows_say_where_their_records_were_read_if_they_are_to() -> None:
     """Null rows stay null."""
-    events = records((b"a", b'{"op": "c", "after": {"n": 4}}'), (b"b", None), (b"c", b'{"op": "d"}'), (b"d", b"?"))
-    plain = TopicRecords("orders", ReadBytes("key", text=True), ReadEvents(EventRows(ROW), "this"), bytes(8), fail=False)
+    values = b'{"op": "c", "after": {"n": 4}}', None, b'{"op": "d"}', b"?"
+    events = records(*((b"a", value) for value in values))
+    key, value = ReadBytes("key", text=True), ReadEvents(EventRows(ROW), "this")
+    plain = TopicRecords("orders", key, value, bytes(8), fail=False)
     placed = replace(plain, positions=True)
-    rows = placed.changes(events).column("row")
-    assert rows[0].as_py() == {"fk": None, "n": 4, "_position": {"topic": "orders", "partition": 3, "offset": 70}}
-    assert rows.is_null().to_pylist() == plain.changes(events).column("row").is_null().to_pylist() == [False, True, True, True]
-    assert placed.changes(records()).num_rows == 0
+    first, *others = placed.changes(events).column("row").to_pylist()
+    position = {"topic": "orders", "partition": 3, "offset": 70}
+    assert first == {"fk": None, "n": 4, "_position": position}
+    assert others == plain.changes(events).column("row").to_pylist()[1:] == [None] * 3
+    assert placed.changes(events.slice(4)).num_rows == 0
 
 
-def test_which_formats_can_be_read(spark: SparkSession) -> None:
-    assert all(
-        reader(given) for given in (String("a"), Bytes("a"), Json("at timestamp, m map<string, int>"), Debezium("payload int"))
-    )
-    assert key_reader(Debezium("id int")) is not None
-    with pytest.raises(TopologyError, match="column cannot be called 'payload'"):
-        key_reader(Debezium("payload int"))
+def test_columns_that_cannot_be_read_from_json_are_refused(spark: SparkSession) -> None:
+    assert reader(Debezium("payload int")) is not None
     for odd in ("a int, a int", "m map<int, string>"):
         with pytest.raises(TopologyError, match="cannot be read from JSON"):
             Json(odd).decode(F.col("value"))
 
 
+def decoded(spark: SparkSession, form: Format, *values: bytes | None) -> DataFrame:
+    frame = spark.createDataFrame([(value,) for value in values], "value binary").coalesce(1)
+    return frame.select(*form.decode(F.col("value")))
+
+
 def test_columns_that_may_not_be_null_can_be(spark: SparkSession) -> None:
     """Fields that a record lacks are null, whatever the schema promises, as with Spark's own ``from_json``."""
-    told = Json("a int not null, b array<string> not null").decode(F.col("value"))
-    frame = spark.createDataFrame([(b'{"a": 1}',), (b'{"b": [null]}',)], "value binary").select(told.row, told.problem)
+    form = Json("a int not null, b array<string> not null")
+    frame = decoded(spark, form, b'{"a": 1}', b'{"b": [null]}')
     assert all(field.nullable for field in frame.schema[0].dataType)
     assert [tuple(row[0]) for row in frame.collect()] == [(1, None), (None, [None])]
 
@@ -143,9 +141,8 @@ def test_of_text_workers_say_what_sparks_expressions_say(spark: SparkSession) ->
     """For other formats, Spark's expressions call the workers' readers."""
     values = [None, b"", "é".encode(), b"\xff", b'{"fk":"\xc3\x28"}']
     for form in (String("it"), Bytes("it")):
-        told = form.decode(F.col("value"))
-        frame = spark.createDataFrame([(value,) for value in values], "value binary").coalesce(1)
-        found = frame.select(told.row.getField("it").alias("it"), told.deleted, told.problem).collect()
         rows, deleted, problems = read(form.reader(), *values)
-        assert [row[1:] for row in found] == list(zip(deleted, problems, strict=True))
-        assert [row["it"] for row, *_ in zip(rows, strict=True)] == [row.it if row[2] is None else None for row in found]
+        collected = decoded(spark, form, *values).collect()
+        assert [row[1:] for row in collected] == list(zip(deleted, problems, strict=True))
+        good = [(row and row.it) for row, *_ in collected]
+        assert good == [row["it"] for row in rows]

@@ -18,14 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructType
 
 from fkjoin import Table, fk_join
-from fkjoin.analysis.bound import texts_of
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, concat, masked
 from fkjoin.codec.json_write import objects, texts, writable
 from fkjoin.codec.messages import ANSWER, RESULT, Operation, column, pack, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.kafka import Registry
-from fkjoin.kafka.formats import Bytes, Format, Json, String, writer
+from fkjoin.kafka.formats import Json, writer
 from fkjoin.kafka.positions import RootsOf, of_roots
 from fkjoin.lowering.stage import rows_of
 from fkjoin.lowering.table_plan import Packed, TablePlan
@@ -34,7 +33,7 @@ from fkjoin.sinks.records import packed_records, records
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import VERSION
 from fkjoin.spark.schemas import arrow_schema, struct_type
-from fkjoin.spark.topic_values import POSITIONS, WriteTexts
+from fkjoin.spark.topic_values import POSITIONS
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.join_rows import join_rows
 from tests.support.sessions import small
@@ -48,60 +47,54 @@ REALS = (0.0, -0.0, 1.0, -17.0, 0.1, 1e20, 1e-7, 1.7976931348623157e308, 5e-324,
 ODD = (float("nan"), float("inf"), float("-inf"))
 
 
-def some_row(rng: random.Random) -> dict[str, Any]:
-    def maybe(value: Any) -> Any:
-        return None if rng.random() < 0.2 else value
-
-    def text() -> str:
-        return rng.choice(TEXTS) + rng.choice(TEXTS)
-
-    def real() -> float:
-        return rng.choice([*REALS, *ODD, rng.uniform(-1, 1) * 10 ** rng.randrange(-300, 300)])
-
+def pools(rng: random.Random) -> dict[str, list[Any]]:
+    """Values of each column."""
+    drawn = [rng.uniform(-1, 1) * 10 ** rng.randrange(-300, 300) for _ in range(90)]
+    reals = [*REALS, *ODD, *drawn]
+    texts = [first + second for first in TEXTS for second in TEXTS]
+    inner = [{'a "b': text, "c": {"d": real}} for text, real in zip(texts, reals, strict=False)]
+    pairs = [{"x": text, "y": [text, None]} for text in TEXTS]
     return {
-        "text": maybe(text()),
-        "yes": maybe(rng.random() < 0.5),
-        "tiny": maybe(rng.randrange(-128, 128)),
-        "whole": maybe(rng.choice([0, -(2**63), 2**63 - 1, rng.randrange(10**6)])),
-        "real": maybe(real()),
-        "half": maybe(rng.choice([0.0, 1.0, 0.1, 3.4e38, float("nan"), float("-inf")])),
-        "price": maybe(Decimal(rng.choice([0, 1, -125, 10**24])).scaleb(-rng.choice([0, 2, 12]))),
-        "inner": maybe({'a "b': maybe(text()), "c": maybe({"d": maybe(real())})}),
-        "items": maybe([maybe(rng.randrange(9)) for _ in range(rng.randrange(4))]),
-        "pairs": maybe([maybe({"x": maybe(text()), "y": maybe([text()])}) for _ in range(rng.randrange(3))]),
+        "text": texts,
+        "yes": [True, False],
+        "tiny": [*range(-128, 128)],
+        "whole": [0, -(2**63), 2**63 - 1, 123_456],
+        "real": reals,
+        "half": [0.0, 1.0, 0.1, 3.4e38, float("nan"), float("-inf")],
+        "price": [Decimal(n).scaleb(-scale) for n in (0, 1, -125, 10**24) for scale in (0, 2, 12)],
+        "inner": [*inner, {'a "b': None, "c": {"d": None}}, {'a "b': "", "c": None}],
+        "items": [[], [1, None, 8], [None]],
+        "pairs": [[], pairs, [None, {"x": None, "y": None}], [{"x": "", "y": []}]],
     }
 
 
-def read(text: str | bytes | bytearray) -> Any:
-    """Read JSON with numbers as decimals, so that equal numbers are equal."""
-    return json.loads(text, parse_int=Decimal, parse_float=Decimal)
+def with_floats(members: dict[str, Any]) -> dict[str, Any]:
+    """Floats where the schema has them: Java may write more digits than are needed to tell them."""
+    floats = {name: members[name] for name in ("real", "d") if name in members}
+    numbers = {name: float(item) for name, item in floats.items() if isinstance(item, Decimal)}
+    return members | numbers
+
+
+def read(text: str | bytes) -> Any:
+    """Read JSON with other numbers as decimals, so that equal numbers are equal."""
+    return json.loads(text, parse_int=Decimal, parse_float=Decimal, object_hook=with_floats)
 
 
 def test_json_is_what_spark_writes(spark: SparkSession) -> None:
     rng = random.Random(26)
-    rows = [some_row(rng) for _ in range(600)]
+    values = pools(rng)
+    rows = [{name: rng.choice([None, *some]) for name, some in values.items()} for _ in range(600)]
     kind = struct_type(ROWS, "rows")
-    schema = arrow_schema("rows", kind)
-    frame = spark.createDataFrame(
-        [(at, row) for at, row in enumerate(rows)], StructType().add("at", IntegerType()).add("row", kind)
-    )
-    expected = frame.select("at", Json("").encode(F.col("row"), kind).alias("json")).collect()
-    columns = pa.array(rows, pa.struct(list(schema)))
+    schema = StructType().add("at", IntegerType()).add("row", kind)
+    frame = spark.createDataFrame(enumerate(rows), schema)
+    json_of = Json("").encode(F.col("row"), kind)
+    columns = pa.array(rows, pa.struct(list(arrow_schema("rows", kind))))
     assert writable(columns.type)
-    made = objects(schema.names, columns.flatten()).to_pylist()
-    assert len(made) == len(expected) == len(rows)
-    for row in expected:
-        assert _floats_as_floats(read(made[row.at])) == _floats_as_floats(read(row.json)), rows[row.at]
-
-
-def _floats_as_floats(value: Any) -> Any:
-    """Make floats of numbers that are so in the schema, since Java may write more digits than are needed to tell them."""
-    if isinstance(value, dict):
-        return {
-            name: float(item) if name in ("real", "d") and isinstance(item, Decimal) else _floats_as_floats(item)
-            for name, item in value.items()
-        }
-    return [_floats_as_floats(item) for item in value] if isinstance(value, list) else value
+    texts_of_rows = objects(columns.type.names, columns.flatten()).to_pylist()
+    expected = dict(frame.select("at", json_of).collect())
+    assert len(texts_of_rows) == len(expected) == len(rows)
+    for at, text in expected.items():
+        assert read(texts_of_rows[at]) == read(text), rows[at]
 
 
 def test_json_byte_by_byte() -> None:
@@ -120,44 +113,13 @@ def test_json_byte_by_byte() -> None:
 
 
 @pytest.mark.usefixtures("spark")  # which parses types
-def test_which_formats_workers_can_write() -> None:
-    def by(given: Format, columns: str) -> bool:
-        return writer(given, struct_type(columns, "columns")) is not None
-
-    assert by(String(), "a string")
-    assert by(Bytes(), "a binary")
-    assert by(Json(""), ROWS)
-    unwritten = ("at timestamp", "day date", "raw binary", "known map<string, int>", "some array<struct<at: timestamp>>")
-    assert [columns for columns in unwritten if by(Json(""), columns)] == []
+def test_types_that_workers_cannot_write() -> None:
+    nested = "known map<string, int>", "some array<struct<at: timestamp>>"
+    for columns in ("at timestamp", "day date", "raw binary", *nested):
+        assert writer(Json(""), struct_type(columns, "columns")) is None
     keys = "a string, b struct<yes: boolean, n: bigint>", "price double", "id int, price decimal(5, 2)"
-    assert [writer(Json(""), struct_type(key, "key"), exact=True) is not None for key in keys] == [True, False, False]
-
-
-@pytest.mark.parametrize(
-    ("given", "parts"),
-    [
-        ("concat('{\"a\":', left.text, '}')", ('{"a":', ("left", "text"), "}")),
-        ("left.text", (("left", "text"),)),
-        ("LEFT.Text || concat(id, concat('', id)) as it", (("left", "text"), ("id",), "", ("id",))),
-        (lambda: F.concat(F.lit("é"), F.col("id")), ("é", ("id",))),
-        ("'only this'", ("only this",)),
-        ("concat('n', left.n)", None),
-        ("upper(id)", None),
-        ("concat(id, null)", None),
-        ("concat(array(id), array(id))", None),
-        ("nothing.such", None),
-    ],
-)
-def test_texts_that_stand_in_an_expression(spark: SparkSession, given: Any, parts: Any) -> None:
-    row = arrow_schema("row", struct_type("id string, left struct<n: int, text: string>", "row"))
-    assert texts_of(given() if callable(given) else given, row, spark) == parts
-
-
-def test_texts_with_a_null_are_none() -> None:
-    write = WriteTexts(("<", ("a",), ("b",), ("a",), ">"))
-    assert write.paths == (("a",), ("b",))
-    made = write([pa.array(["1", None, "3"]), pa.array([b"x", b"y", None], pa.binary())])
-    assert made.to_pylist() == [b"<1x1>", None, None]
+    exact = [writer(Json(""), struct_type(key, "key"), exact=True) is not None for key in keys]
+    assert exact == [True, False, False]
 
 
 def test_fields_of_results_that_are_one_row_each() -> None:
@@ -176,19 +138,19 @@ ORDER, CUSTOMER = "n bigint, customer string, whole string", "name string, tags 
 
 def by_hand(spark: SparkSession, folder: Path, key: str) -> TablePlan:
     """A left join that has ``results`` for its results, without a stream."""
-    made = []
+    about: Any = {"version": "v", "deleted": "gone", "format": "json"}
+    tables = []
     for name, own, row in ("orders", key, ORDER), ("customers", "cid string", CUSTOMER):
-        (folder / name).mkdir()
-        schema = f"{own}, {row}, v bigint, gone boolean"
-        keys = struct_type(own, "key").names
-        made.append(Table.from_files(spark, folder / name, key=keys, version="v", deleted="gone", schema=schema, format="json"))
-    table = fk_join(*made, "customer", how="left")._plan
-    assert table.packed is not None
-    unpack = table.packed.unpack
+        (folder / name).mkdir(parents=True)
+        keys, schema = struct_type(own, "key").names, f"{own}, {row}, v bigint, gone boolean"
+        tables.append(Table.from_files(spark, folder / name, key=keys, schema=schema, **about))
+    plan = fk_join(*tables, "customer", how="left")._plan
+    assert plan.packed is not None
+    unpack = plan.packed.unpack
     envelopes = [(0, pack(results(unpack, part)), None, 0) for part in (0, 1)]
-    frame = spark.createDataFrame([(0, None, "dead-letters", 3), *envelopes, (0, b"", None, 0)], ENVELOPE)
-    given = Given(frame)
-    return replace(table, rows=rows_of(given, unpack), packed=Packed(given, unpack))
+    others = (0, None, "dead-letters", 3), (0, b"", None, 0)
+    read = Given(spark.createDataFrame([*envelopes, *others], ENVELOPE))
+    return replace(plan, rows=rows_of(read, unpack), packed=Packed(read, unpack))
 
 
 def by_spark(table: TablePlan, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
@@ -208,30 +170,33 @@ def by_workers(table: TablePlan, key: Any, value: Any, roots: RootsOf | None = N
 
 def results(unpack: UnpackResults, part: int) -> pa.Table:
     """Inserts, updates and deletes of rows with and without a right row."""
-    rows = 40
-    rng = random.Random(part)
-    left, right = unpack.rows
-    keys = KeyCodec(unpack.key).encode([typed(rng, field.type, rows, 0.0) for field in unpack.key], rows)
-    sides = [RowCodec(side).encode([typed(rng, field.type, rows, 0.3) for field in side], rows) for side in (left, right)]
+    rng, rows = random.Random(part), 40
+
+    def columns(schema: pa.Schema, nulls: float) -> list[pa.Array]:
+        return [typed(rng, field.type, rows, nulls) for field in schema]
+
+    keys = KeyCodec(unpack.key).encode(columns(unpack.key, 0.0), rows)
+    left, right = (RowCodec(side).encode(columns(side, 0.3), rows) for side in unpack.rows)
     seen = np.array([rng.random() < 0.7 for _ in range(rows)])
     operation = np.array([rng.randrange(3) for _ in range(rows)], np.int8)
     offsets = np.arange(rows, dtype=np.int64)
-    ours, theirs = (versions.encode(versions.identity(name)[:4] + b"\0\0\0\2", [offsets]) for name in ("orders", "customers"))
-    version = concat(ours, pc.if_else(pa.array(seen), theirs, pa.scalar(versions.absent(1), BYTES)))
-    answers = table(ANSWER, keys, version, sides[0], masked(sides[1], seen), offsets)
-    joined = join_rows(answers, "left")
-    value = masked(column(joined, "value"), operation != Operation.DELETE)
+    sources = [versions.identity(name)[:4] + b"\0\0\0\2" for name in ("orders", "customers")]
+    ours, theirs = (versions.encode(source, [offsets]) for source in sources)
+    absent = pa.scalar(versions.absent(1), BYTES)
+    version = concat(ours, pc.if_else(pa.array(seen), theirs, absent))
+    answers = table(ANSWER, keys, version, left, masked(right, seen), offsets)
+    value = masked(column(join_rows(answers, "left"), "value"), operation != Operation.DELETE)
     return table(RESULT, keys, operation, value, version, offsets)
 
 
 def typed(rng: random.Random, kind: pa.DataType, rows: int, nulls: float) -> pa.Array:
+    choices: list[Any] = [*range(100)]
     if pa.types.is_list(kind):
-        values: list[Any] = [[rng.choice(TEXTS)] * rng.randrange(3) for _ in range(rows)]
+        choices = [[text] * count for text in TEXTS for count in range(3)]
     elif pa.types.is_string(kind):
-        values = [rng.choice(TEXTS) + str(rng.randrange(10)) for _ in range(rows)]
-    else:
-        values = [rng.randrange(100) for _ in range(rows)]
-    return pa.array([None if rng.random() < nulls else value for value in values], kind)
+        choices = [f"{text}{number}" for text in TEXTS for number in range(10)]
+    weights = [nulls, *[(1 - nulls) / len(choices)] * len(choices)]
+    return pa.array(rng.choices([None, *choices], weights, k=rows), kind)
 
 
 CONCAT = "concat('{\"order\":', left.whole, ',\"customer\":', right.name, '}')"
@@ -244,6 +209,8 @@ CONCAT = "concat('{\"order\":', left.whole, ',\"customer\":', right.name, '}')"
         ("id string", "string", CONCAT, False),
         ("id string", Json(""), lambda: F.concat(F.lit("<"), F.col("id"), F.col("left.whole")), False),
         ("id string", "bytes", "right.name", True),
+        ("id string", None, "LEFT.Whole || concat(id, concat('', id)) as it", False),
+        ("id string", None, "'only this'", False),
         ('id bigint, `a "pa\trt"` string', None, None, False),
     ],
 )
@@ -266,11 +233,12 @@ def test_workers_make_the_records_that_sparks_expressions_make(
 
 def test_what_workers_cannot_make_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Java spells doubles in its own way, and keys stay byte by byte what they were."""
-    for folder in ("texts", "doubles"):
-        (tmp_path / folder).mkdir()
     small(spark, tmp_path)
     texts = by_hand(spark, tmp_path / "texts", "id string")
-    for value in ("upper(left.whole)", "concat(_operation, id)", Registry("json", "a int", "http://nowhere")):
+    registry = Registry("json", "a int", "http://nowhere")
+    others = "concat('n', left.n)", "concat(id, null)", "concat(array(id), array(id))"
+    for value in ("upper(left.whole)", "concat(_operation, id)", "nothing.such", *others, registry):
         assert by_workers(texts, None, value) is None
     assert by_workers(texts, None, "left.whole") is not None
-    assert by_workers(by_hand(spark, tmp_path / "doubles", "id string, price double"), None, None) is None
+    doubles = by_hand(spark, tmp_path / "doubles", "id string, price double")
+    assert by_workers(doubles, None, None) is None

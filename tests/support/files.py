@@ -41,3 +41,12 @@ def kept(made: Table, checkpoint: Path, *names: str) -> list[tuple[Any, ...]]:
     """These columns of the rows that a table has, in order."""
     found = collected(made.materialize("kept").changes, checkpoint)
     return sorted(tuple(row[name] for name in names) for row in found)
+
+
+def gone_on(made: Table, folder: Path, *names: str, **more: Any) -> list[tuple[Any, ...]]:
+    """These columns of all rows so far, after another run of a query; ``more``: of ``to_parquet``."""
+    out, checkpoint = folder / "out", folder / "checkpoint"
+    kept = made.materialize("kept")
+    kept.to_parquet(out, checkpoint=checkpoint, trigger="available-now", **more).awaitTermination()
+    rows = SparkSession.active().read.parquet(str(out)).collect()
+    return sorted(tuple(row[name] for name in names) for row in rows)

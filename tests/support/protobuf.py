@@ -42,6 +42,14 @@ def add_field(message: DescriptorProto, name: str, kind: int | str, **more: Any)
     return message.field.add(**{"name": name, "number": number, "label": 1, **of, **more})
 
 
+def message(name: str, *inner: DescriptorProto, **fields: int | str) -> DescriptorProto:
+    """Make a message, with others in it and the types of its fields."""
+    result = DescriptorProto(name=name, nested_type=inner)
+    for title, kind in fields.items():
+        add_field(result, title, kind)
+    return result
+
+
 def _give_presence(message: DescriptorProto) -> None:
     """Put each field with ``optional`` into a oneof of its own, after those that are real."""
     for field in message.field:

@@ -14,7 +14,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pyarrow as pa
+import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+from fkjoin.codec.json_read import Reading
+from fkjoin.spark.registry_records import Kind, ReadRegistry, RegistryRecords
+from fkjoin.spark.schema_registry import SchemaRegistry
 
 Refusal = tuple[int, Any]
 """A status, and the body: JSON, or a text."""
@@ -114,6 +120,64 @@ def small_registry(tls: ssl.SSLContext | None = None) -> Iterator[SmallRegistry]
         server.server_close()
 
 
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    """A registry for one test."""
+    with small_registry() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting_registry() -> Iterator[SmallRegistry]:
+    """A registry for all examples of the laws of a module."""
+    with small_registry() as made:
+        yield made
+
+
+def registry_reader(kind: Kind, url: str, row: pa.StructType, **more: Any) -> ReadRegistry:
+    return ReadRegistry(pa.schema(list(row)), RegistryRecords(kind, SchemaRegistry(url, **more), Reading()))
+
+
+def registry_rows(read: ReadRegistry, *records: bytes) -> list[Any]:
+    """A row, or a problem's text, for each."""
+    problem_start = f"not {read.records.kind} of the registry's schema: "
+    result = read(pa.array(records, pa.binary()))
+    pairs = zip(result.rows.to_pylist(), result.problem.to_pylist(), strict=True)
+    return [problem.removeprefix(problem_start) if problem else row for row, problem in pairs]
+
+
+def require_rows(read: Any, good: list[Any], broken: list[bytes], order: list[int]) -> list[str]:
+    """Require the rows of good records, and of broken ones what each is alone, in an order.
+
+    Returns the problems of the broken ones.
+    """
+    records, problems = [*(record for record, _ in good), *broken], dict[int, str]()
+    result = read(pa.array([records[at] for at in order], pa.binary()))
+    assert result.rows.type == pa.struct(list(read.schema))
+    assert result.deleted.tolist() == [records[at] is None for at in order]
+    for place, at in enumerate(order):
+        problem, row = result.problem[place].as_py(), result.rows.slice(place, 1)
+        if at < len(good):
+            assert (problem, row.to_pylist()) == (None, [good[at][1]])
+            continue
+        alone = read(pa.array([records[at]], pa.binary()))
+        assert alone.problem[0].as_py() == problem
+        assert alone.rows.to_string() == row.to_string()  # also years that Python does not know
+        problems[at] = problem
+    return [problem for _, problem in sorted(problems.items())]
+
+
+def header(number: int) -> bytes:
+    """The header of a record: its schema's id."""
+    return b"\0" + number.to_bytes(4, "big")
+
+
+def record_of(name: str, /, **fields: Any) -> dict[str, Any]:
+    """The schema of a record in Avro, with the types of its fields."""
+    parts = [{"name": field, "type": kind} for field, kind in fields.items()]
+    return {"type": "record", "name": name, "fields": parts}
+
+
 def framed(number: int, schema: Any, value: Any) -> bytes:
     """Write a value in Avro, behind the header."""
     import io
@@ -122,4 +186,4 @@ def framed(number: int, schema: Any, value: Any) -> bytes:
 
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
-    return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
+    return header(number) + stream.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -51,6 +52,18 @@ def small(spark: SparkSession, folder: Path, buckets: int = 2, partitions: int =
     chosen = {PARTITIONS: partitions, BUCKETS: buckets, INDEX_DIR: folder / "index", OPTIMIZE: "true", EXCLUDED: ""}
     for name, value in chosen.items():
         spark.conf.set(name, str(value))
+
+
+@contextlib.contextmanager
+def conf(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Settings for a while."""
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
 
 
 @pytest.fixture
