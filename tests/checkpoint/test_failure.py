@@ -132,9 +132,9 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
 WAYS: dict[str, tuple[list[str], str]] = {
     "extractor of orders, key o1: KeyError: 'c'": (
         python(f"{OURS}extractor of orders, key o1: KeyError: 'c'{set_aside('rows')}\n"),
-        'set such rows aside, with on_error="dead-letter" for the table; or fix what is wrong; then start',
+        'set such rows aside, with on_error="dead-letter" for the table; or fix what is wrong;',
     ),
-    "KeyError: 'amount'": (python(WORKER), "fix that line, and start the query again: it continues"),
+    "KeyError: 'amount'": (python(WORKER), "fix that line, and start the query again: it"),
     "Python worker exited ": (python(OF_USERS_SINK, KILLED), "give the session more memory"),
     "MemoryError": (python(OF_USERS_SINK, "MemoryError: "), "give the session more memory"),
     "sink a: b: ": (python(OURS, "sink a: b: OSError: [Errno 28] No"), "make room on that"),
@@ -143,12 +143,12 @@ WAYS: dict[str, tuple[list[str], str]] = {
         "fix that line",
     ),
     "TopicAuthorizationException: Not authorized to access topics: [orders]": (
-        ["x", "org.apache.kafka.TopicAuthorizationException: Not authorized to access topics: [orders]"],
-        "ask Kafka's administrator to allow .* READ and DESCRIBE of the topics that are read, WRITE",
+        ["x", "org.a.TopicAuthorizationException: Not authorized to access topics: [orders]"],
+        "ask Kafka's administrator to allow .* READ and DESCRIBE of the topics that are read, ",
     ),
     "RuntimeException: not a Parquet file": (
-        ["error while reading file file:///in/z. x", "java.lang.RuntimeException: not a Parquet file"],
-        "replace file:///in/z by an undamaged file of the same name, and start .*; or, to continue with",
+        ["error while reading file file:///z. x", "java.lang.RuntimeException: not a Parquet file"],
+        "replace file:///z by an undamaged file of the same name, and start .*; or, to continue",
     ),
     "the topic no longer has offsets that were still": (
         ["Some data may have been lost because"],
@@ -167,9 +167,9 @@ WAYS: dict[str, tuple[list[str], str]] = {
         "`fkjoin state verify /ck` says what else is wrong; then restore it from a backup",
     ),
     "do this": (python(OURS, "do this\n"), "fix what the first line names, and start"),
-    "file:///in/b: column x, a is INT64 in it, but must be read as int": (
-        ["error while reading file file:///in/b. x", "column: [x, a], physicalType: INT64, logicalType: int"],
-        "write that file again, under its name, with the types of the table, and start the query again",
+    "file:///b: column x is INT in it, but must be read as x": (
+        ["error while reading file file:///b. x", "column: [x], physicalType: INT, logicalType: x"],
+        "write that file again, under its name, with the types of the table, and start",
     ),
     "folders with the names of columns, such as region=eu, were added after the query": (
         ["assertion failed: Invalid batch: value#0 != value#262,region#263 SQLSTATE: XXKST"],
@@ -177,15 +177,15 @@ WAYS: dict[str, tuple[list[str], str]] = {
     ),
     "Detected schema change in version 2": (
         ["[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 2: … SQLSTATE: 0"],
-        "start .*: it continues with this batch; the checkpoint keeps the columns, so a new one is left",
+        "start .*: it continues .*; the checkpoint keeps the columns, so a new one is left out",
     ),
     "Error getting change data": (
         ["[DELTA_MISSING_CHANGE_DATA] Error getting change data for range [3 , 4]"],
-        "set the table's property delta.enableChangeDataFeed to true; .*: start with a new checkpoint",
+        "set the table's property delta.enableChangeDataFeed to true; .*: start with a new",
     ),
     "If you never deleted it": (
-        ["[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE] If you never deleted it, delete its checkpoint"],
-        "if VACUUM, or the retention of the table's log, deleted what was still to be read: start with",
+        ["[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE] If you never deleted it, delete"],
+        "if VACUUM, or the retention of the table's log, deleted what was still to be read: start",
     ),
     "it broke": (
         ["[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: it broke"],
@@ -206,8 +206,9 @@ def test_three_lines_say_which_query_where_and_what_to_do(problem: str) -> None:
 
 def test_the_second_line_names_the_batch_and_the_innermost_line_of_the_user_or_the_file() -> None:
     of_file = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/2.csv. SQLSTATE: KD001"
+    of_worker = python(WORKER)
     for batch, messages, where in (
-        (7, python(WORKER), "batch 7 of checkpoint /ck; rows.py, line 3, in get: raise KeyError(name)"),
+        (7, of_worker, "batch 7 of checkpoint /ck; rows.py, line 3, in get: raise KeyError(name)"),
         (7, ["x", of_file, "no header"], "batch 7 of checkpoint /ck; file file:///in/2.csv"),
         (None, ["x"], "checkpoint /ck"),
     ):
@@ -250,20 +251,20 @@ def test_which_lines_are_the_users_own() -> None:
     assert list(users_frames("".join(frames))) == [f"{name}, line 3, in f: x = 1" for name in names]
 
 
-ORDERS = {"orders": "east:1"}
-BOTH = {**ORDERS, "customers": "west:1"}
+ORDERS = {"orders": "e:1"}
+BOTH = {**ORDERS, "clients": "w:1"}
 
 
 @pytest.mark.parametrize(
     ("message", "topics", "which"),
     [
-        ("Timed out waiting for a node assignment", BOTH, "topics customers, orders at east:1 and west:1"),
-        ("Timeout of 60000ms expired before the position for partition orders-3", BOTH, "topic orders at east:1"),
+        ("Timed out waiting for a node assignment", BOTH, "topics clients, orders at e:1 and w:1"),
+        ("Timeout of 60000ms expired for partition orders-3", BOTH, "topic orders at e:1"),
         ("Expiring 3 record(s) for shop-out-0:120001 ms has passed", ORDERS, "topic shop-out"),
         ("Topic shop-out not present in metadata after 120000 ms.", {}, "topic shop-out"),
     ],
 )
-def test_brokers_that_do_not_answer_are_named(message: str, topics: dict[str, str], which: str) -> None:
+def test_silent_brokers_are_named(message: str, topics: dict[str, str], which: str) -> None:
     """Those that are read, and a topic that is written, which Java's messages name alone."""
     first, _, way = told("joined", "/ck", 3, ["x", message], topics)
     assert first == f"query joined failed: the brokers of {which} do not answer ({message})"
