@@ -289,7 +289,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return partial(give, cast(Any, SimpleNamespace(sparkSession=SPARK)))
 
 
-def test_a_batch_is_not_written_by_a_process_that_has_lost_the_claim(tmp_path: Path, clock: Clock, write: Any) -> None:
+def test_a_batch_is_not_written_without_the_claim(tmp_path: Path, clock: Clock, write: Any) -> None:
     """A sink that keeps no batches, such as a topic, would have it from both."""
     with claimed(SPARK, str(tmp_path)):
         write(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from fkjoin import Table, TopologyError, cogroup, fk_join
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_sections import JobSection
 from tests.support.job_files import run_queries
+from tests.support.queries import write_lines
 
 pytestmark = pytest.mark.usefixtures("small_tables")
 
@@ -24,12 +24,7 @@ Put = Callable[[str, str, dict[str, Any]], None]
 @pytest.fixture
 def put(tmp_path: Path) -> Put:
     """Add a file of one line to a table's folder."""
-
-    def add(table: str, name: str, row: dict[str, Any]) -> None:
-        (tmp_path / table).mkdir(exist_ok=True)
-        (tmp_path / table / f"{name}.json").write_text(json.dumps(row) + "\n")
-
-    return add
+    return lambda table, name, row: write_lines(tmp_path / table, name, [row])
 
 
 def order(name: str, **more: Any) -> dict[str, Any]:
@@ -78,18 +73,12 @@ def test_what_a_learned_type_is_refused_for_names_the_files_and_a_given_one_does
         assert "learned" not in str(plain.value)
 
 
-CHANGES: tuple[dict[str, Any], ...] = (
-    {"customer": "abc"},
-    {"customer": 5.5},
-    {"lsn": "x"},
-    {"open": "x"},
-    {"at": 7},
-)
+MISFITS: list[dict[str, Any]] = [{"customer": "abc"}, {"customer": 5.5}, {"lsn": "x"}, {"open": "x"}, {"at": 7}]
 
 
 def put_misfits(put: Put) -> None:
-    for at, changed in enumerate(CHANGES):
-        put("orders", f"{at + 2}", order(f"bad{at}", **changed))
+    for number, changed in enumerate(MISFITS, 2):
+        put("orders", f"{number}", order(f"bad{number}", **changed))
     put("orders", "9", order("o2"))
     put("customers", "2", {"id": "abc", "name": "Bob", "lsn": 2})
 
@@ -104,9 +93,8 @@ def test_a_query_goes_on_with_the_columns_that_the_command_prints(
     def go_on(schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
         orders, customers = tables(spark, tmp_path, schemas)
         joined = fk_join(orders.filter("open"), customers, "customer", joiner=["left.at.city", "right.name"], name="joined")
-        joined.to_parquet(
-            tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}
-        ).awaitTermination()
+        query = joined.to_parquet(tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger="available-now")
+        query.awaitTermination()
 
     put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
     put("orders", "1", order("o1", **{"a `name`": {"of a": 1}}))
@@ -125,15 +113,12 @@ def test_a_query_goes_on_with_the_columns_that_the_command_prints(
 
 
 def test_a_job_goes_on_by_itself(spark: SparkSession, tmp_path: Path, put: Put, state_command: Any) -> None:
-    source = {"key": "number", "version": "lsn"}
+    keys = {"orders": "number", "customers": "id"}
     spec = {
         "name": "orders",
         "checkpoint": f"{tmp_path}/checkpoint",
         "trigger": "available-now",
-        "tables": {
-            "orders": {"path": f"{tmp_path}/orders", **source},
-            "customers": {"path": f"{tmp_path}/customers", "key": "id", "version": "lsn"},
-        },
+        "tables": {name: {"path": f"{tmp_path}/{name}", "key": key, "version": "lsn"} for name, key in keys.items()},
         "views": {"open": {"of": "orders", "filter": "open"}},
         "joins": {"joined": {"left": "open", "right": "customers", "extractor": "customer", "joiner": ["left.at.city"]}},
         "sinks": {"out": {"table": "joined", "path": f"{tmp_path}/out"}},

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,7 +17,8 @@ from fkjoin.checkpoint import indexes
 from fkjoin.checkpoint.files import query_id
 from fkjoin.errors import FkJoinError
 from fkjoin.spark import index_home
-from tests.support.queries import write_lines
+from fkjoin.state.folders import locked
+from tests.support.queries import run, write_lines
 from tests.support.sessions import small
 
 
@@ -32,8 +29,7 @@ def job(spark: SparkSession, tmp_path: Path) -> Path:
     for name in ("left", "right"):
         write_lines(tmp_path / name, "1", [{"id": "a", "of": "a", "n": 1}])
     tables = [Table.from_files(spark, tmp_path / name, key="id", version="n", name=name) for name in ("left", "right")]
-    joined = fk_join(*tables, "of")
-    joined.to_parquet(tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}).awaitTermination()
+    run(fk_join(*tables, "of").changes, tmp_path / "checkpoint")
     return tmp_path
 
 
@@ -47,9 +43,6 @@ def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
 ) -> None:
     """One stays as long as the checkpoint is the query's, or a process has the index open."""
 
-    def refused(path: Path) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
-
     prune, checkpoint = ("prune", "--index-dir", str(job / "index")), job / "checkpoint"
     _, lines = state_command(*prune, "--remove")
     assert "kept" in lines[0]
@@ -60,32 +53,21 @@ def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
     assert query_id(spark, str(checkpoint)) == "of another"
     assert found(spark, job)[2:] == ("gone", f"file:{checkpoint} is now of another query")
     shutil.rmtree(checkpoint)
-    with held(next((job / "index").rglob("index-*"))):
-        assert found(spark, job)[2:] == ("kept", f"file:{checkpoint} is gone, but a process has an index open")
+    lock = locked(next((job / "index").rglob("index-*")))
+    assert lock is not None
+    assert found(spark, job)[2:] == ("kept", f"file:{checkpoint} is gone, but a process has an index open")
+    os.close(lock)
     folder = found(spark, job).folder
     _, lines = state_command(*prune)
     assert lines[0].startswith("gone ")
     assert "--remove removes them" in lines[1]
     assert folder.is_dir(), "it was to be listed"
     with monkeypatch.context() as other:
-        other.setattr(indexes.shutil, "rmtree", refused)
+        other.setattr(indexes.shutil, "rmtree", MagicMock(side_effect=PermissionError("not allowed")))
         with pytest.raises(FkJoinError, match=f"{folder} cannot be removed: .*; remove it as its owner"):
             state_command(*prune, "--remove")
     state_command(*prune, "--remove")
     assert list((job / "index").iterdir()) == []
-
-
-@contextlib.contextmanager
-def held(index: Path) -> Iterator[None]:
-    """Have another process hold the index open."""
-    program = (
-        f"import pathlib; from state.folders import locked; print(locked(pathlib.Path({str(index)!r})), flush=True); input()"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    holder.stdout.readline()
-    yield
-    holder.communicate(b"\n")
 
 
 @pytest.mark.parametrize(

@@ -4,42 +4,29 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from fkjoin.checkpoint import upkeep
 
-
-class Frame:
-    """An examined store, of which nothing is wrong alone."""
-
-    def __init__(self) -> None:
-        self.is_cached = False
-
-    def cache(self) -> Frame:
-        self.is_cached = True
-        return self
-
-    def unpersist(self) -> None:
-        self.is_cached = False
+SPARK: Any = None
 
 
 def store(stage: str) -> Any:
-    return SimpleNamespace(name=f"joined-{stage}", operator_name="joined", stage=stage, identity=("", {"fused": True}))
+    name, identity = f"joined-{stage}", ("", {"fused": True})
+    return SimpleNamespace(name=name, operator_name="joined", stage=stage, identity=identity)
 
 
 @pytest.fixture
-def frames(monkeypatch: pytest.MonkeyPatch) -> list[Frame]:
-    frames: list[Frame] = []
-
-    def examined(*_: Any) -> Frame:
-        frames.append(Frame())
-        return frames[-1]
-
-    monkeypatch.setattr(upkeep, "_examined", examined)
+def frame(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """What is found in each store, of which nothing is wrong alone."""
+    frame = MagicMock()
+    frame.cache.return_value = frame
+    monkeypatch.setattr(upkeep, "_examined", lambda *_: frame)
     monkeypatch.setattr(upkeep, "_problems", lambda *_: [])
     monkeypatch.setattr(upkeep, "_compared", lambda *_: ["they differ"])
-    return frames
+    return frame
 
 
 @pytest.mark.parametrize(
@@ -51,19 +38,14 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> list[Frame]:
         (["rekey"], []),
     ],
 )
-def test_stores_of_a_join_are_compared_in_pairs(frames: list[Frame], stages: list[str], problems: list[str]) -> None:
+def test_stores_of_a_join_are_compared_in_pairs(frame: MagicMock, stages: list[str], problems: list[str]) -> None:
     """A join whose subscriptions are in another query has no store of that stage here."""
-    spark: Any = None
-    assert upkeep._wrong(spark, [store(stage) for stage in stages]) == problems
-    assert [frame.is_cached for frame in frames] == [False] * len(stages)
+    assert upkeep._wrong(SPARK, [store(stage) for stage in stages]) == problems
+    assert frame.cache.call_count == frame.unpersist.call_count == len(stages)
 
 
-def test_examined_stores_are_let_go_if_one_cannot_be_compared(frames: list[Frame], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> list[str]:
-        raise RuntimeError("no workers")
-
-    monkeypatch.setattr(upkeep, "_compared", fails)
-    spark: Any = None
+def test_examined_stores_are_let_go_if_one_cannot_be_compared(frame: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "_compared", MagicMock(side_effect=RuntimeError("no workers")))
     with pytest.raises(RuntimeError, match="no workers"):
-        upkeep._wrong(spark, [store("rekey"), store("subscription")])
-    assert [frame.is_cached for frame in frames] == [False, False]
+        upkeep._wrong(SPARK, [store("rekey"), store("subscription")])
+    assert frame.unpersist.call_count == 2
