@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from fkjoin.cli import doctor
 from fkjoin.cli.main import app
 from fkjoin.errors import FkJoinError
+from fkjoin.sessions.connector import MODULE
 
 
 def test_known_faults_of_a_release_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,14 +44,27 @@ def test_pyspark_has_the_word_on_pandas(monkeypatch: pytest.MonkeyPatch) -> None
     assert doctor._pandas() == ("pandas", True, "1.5.3; PySpark says: some features may not work", "")
 
 
-def test_a_connector_is_wanted_by_whoever_asks_for_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+OLD, NEW = (f"spark-sql-kafka-0-10_2.13-{release}.jar" for release in ("4.0.0", "4.2.0"))
+
+
+@pytest.mark.parametrize(
+    ("jar", "wanted", "fine", "state"),
+    [
+        (None, True, False, "is not in the session$"),
+        (None, False, True, "is not in the session, and only topics need it: start the session"),
+        (OLD, True, False, f"{OLD} does not fit Spark 4.3.0$"),
+        (NEW, True, True, NEW),
+    ],
+)
+def test_a_connector_is_missed_by_whoever_asks_for_brokers(
+    monkeypatch: pytest.MonkeyPatch, jar: str | None, wanted: bool, fine: bool, state: str
+) -> None:
     session: Any = SimpleNamespace(version="4.3.0")
-    monkeypatch.setattr(doctor.connector, "loaded_jar", lambda _: None)
-    found = doctor._connector(session, wanted=True)
-    assert (found.fine, found.state) == (False, "is not in the session")
-    assert found.advice.startswith("topics need it: start the session with fkjoin.session(kafka=True)")
-    found = doctor._connector(session, wanted=False)
-    assert (found.fine, found.state.split(":")[0]) == (True, "is not in the session, and only topics need it")
+    monkeypatch.setattr(doctor.connector, "loaded_jar", lambda _: jar)
+    finding = doctor._connector(session, wanted=wanted)
+    assert finding.fine == fine
+    assert re.match(state, finding.state)
+    assert fine or f"; spark-submit, and here: --packages {MODULE}:4.2.0" in finding.advice
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from py4j.protocol import MEMORY_COMMAND_NAME
@@ -16,38 +17,45 @@ from fkjoin.sessions.settings import prepare
 NAME = "fkjoin.test.setting"
 
 
-def context_with(settings: Any, jvm: Any) -> Any:
+@pytest.fixture
+def settings(spark: SparkSession) -> Any:
+    """Settings of Hadoop's own, with notes of where they come from."""
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.conf.Configuration()
+
+
+@pytest.fixture
+def context(spark: SparkSession, settings: Any) -> Any:
+    """A context that has these settings."""
     java = SimpleNamespace(hadoopConfiguration=lambda: settings)
-    return SimpleNamespace(_jvm=jvm, _jsc=java, environment={})
+    return SimpleNamespace(_jvm=spark._jvm, _jsc=java, environment={})
+
+
+def sources(settings: Any) -> Any:
+    return settings.getPropertySources("io.file.buffer.size")
 
 
 def values(settings: Any) -> dict[str, str]:
-    entries = settings.iterator()
-    found = {}
-    while entries.hasNext():
-        entry = entries.next()
-        found[entry.getKey()] = entry.getValue()
-    return found
+    return dict(settings.getValByRegex(".*"))
 
 
 def test_the_settings_of_a_local_session_have_no_sources(spark: SparkSession) -> None:
     prepare(spark)  # since it was made, other tests may have had Hadoop read its files again
     settings = spark.sparkContext._jsc.hadoopConfiguration()
     assert settings.get("io.file.buffer.size") is not None
-    assert settings.getPropertySources("io.file.buffer.size") is None
+    assert sources(settings) is None
 
 
-def test_settings_stay_what_they_are_and_are_smaller_on_their_way(spark: SparkSession) -> None:
+def test_settings_stay_and_are_smaller(spark: SparkSession, settings: Any, context: Any) -> None:
     """Spark hands tasks their bytes."""
     jvm: Any = spark._jvm
-    settings = jvm.org.apache.hadoop.conf.Configuration()
     settings.set(NAME, "chosen")
     before, after = (jvm.org.apache.hadoop.io.DataOutputBuffer() for _ in range(2))
     was = values(settings)
     settings.write(before)
-    assert list(settings.getPropertySources("io.file.buffer.size")) == ["core-default.xml"]
-    forget_sources(context_with(settings, jvm))
-    assert settings.getPropertySources("io.file.buffer.size") is None
+    assert list(sources(settings)) == ["core-default.xml"]
+    forget_sources(context)
+    assert sources(settings) is None
     assert values(settings) == was
     settings.write(after)
     assert after.getLength() < before.getLength() - 20 * len(was), "an empty GZIP stream has 20 bytes"
@@ -55,30 +63,25 @@ def test_settings_stay_what_they_are_and_are_smaller_on_their_way(spark: SparkSe
     assert settings.get(NAME) == "chosen", "also when the files are read again"
 
 
-def test_a_thousand_settings_take_no_thousand_calls(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_settings_take_no_thousand_calls(
+    spark: SparkSession, settings: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``prepare`` is called for each table."""
-    jvm: Any = spark._jvm
-    settings = jvm.org.apache.hadoop.conf.Configuration()
     assert settings.size() > 500
-    calls, send = 0, jvm._gateway_client.send_command
-
-    def counted(command: str, *arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += not command.startswith(MEMORY_COMMAND_NAME)  # Python lets go of Java objects whenever it likes
-        return send(command, *arguments, **named)
-
-    monkeypatch.setattr(jvm._gateway_client, "send_command", counted)
-    forget_sources(context_with(settings, jvm))
-    assert 0 < calls < 50
+    client: Any = spark.sparkContext._gateway._gateway_client
+    send = MagicMock(wraps=client.send_command)
+    monkeypatch.setattr(client, "send_command", send)
+    forget_sources(context)
+    commands = [call.args[0] for call in send.call_args_list]
+    calls = [text for text in commands if not text.startswith(MEMORY_COMMAND_NAME)]
+    assert 0 < len(calls) < 50, "Python lets go of Java objects whenever it likes"
 
 
 def test_where_hadoop_keeps_sources_otherwise_they_stay(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Any, context: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(local, "_NOTES", "elsewhere")
-    jvm: Any = spark._jvm
-    settings = jvm.org.apache.hadoop.conf.Configuration()
     with caplog.at_level("INFO", local.__name__):
-        local.complete(context_with(settings, jvm))
+        local.complete(context)
     assert "no forget_sources: " in caplog.text
-    assert list(settings.getPropertySources("io.file.buffer.size")) == ["core-default.xml"]
+    assert list(sources(settings)) == ["core-default.xml"]
