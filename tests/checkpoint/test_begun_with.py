@@ -198,11 +198,11 @@ def test_a_run_that_was_killed_before_the_query_began_starts_again(
 
 
 AMOUNT, SCORE = "amount of orders", "score of customers"
-BOTH = [AMOUNT, SCORE]
+BOTH, OF = [AMOUNT, SCORE], "customer"
 OPERATORS: list[tuple[Callable[[Table, Table], Table], list[str]]] = [
-    (lambda o, c: fk_join(fk_join(o, c, "customer", joiner=["left.*"]), c, "customer", name="x"), BOTH),
-    (lambda o, c: fk_join(o, c, "customer").group_by("right.name").sum("left.amount"), [AMOUNT]),
-    (lambda o, c: cogroup(o.group_by("customer").sum("amount"), c.group_by("id as customer").count()), [AMOUNT]),
+    (lambda o, c: fk_join(fk_join(o, c, OF, joiner=["left.*"]), c, OF, name="x"), BOTH),
+    (lambda o, c: fk_join(o, c, OF).group_by("right.name").sum("left.amount"), [AMOUNT]),
+    (lambda o, c: cogroup(o.group_by("id").sum("amount"), c.group_by("id").count()), [AMOUNT]),
     (lambda o, _: o.filter("amount > 1", name="dear").materialize("dear"), ["amount of dear"]),
     (lambda o, _: o.rekey("customer", name="by"), [AMOUNT]),
     (lambda o, _: o.merge(o.filter("true", name="others")), ["amount of orders and others"]),

@@ -36,16 +36,13 @@ OF_USERS_SINK = """  File "/home/ada/sink.py", line 8, in write
     frame.collect()
 """
 KILLED = """py4j.protocol.Py4JJavaError: An error occurred while calling o1160.collectToPython.
-: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 2.0 failed 1 times, most recent failure: \
-Lost task 0.0 (TID 2): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
-\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handleError(PythonRunner.scala:777)
-Caused by: java.io.EOFException
-\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:398)
+: org.apache.spark.SparkException: Job aborted due to stage failure: Python worker exited (crashed).
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handleError(PythonRunner.scala:7)
 
 Driver stacktrace:
 \tat org.apache.spark.scheduler.DAGScheduler.abort(DAGScheduler.scala:3122)
 Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
-\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handleError(PythonRunner.scala:777)
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handleError(PythonRunner.scala:7)
 Caused by: java.io.EOFException
 \t... 18 more
 """

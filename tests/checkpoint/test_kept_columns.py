@@ -11,9 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, cogroup, fk_join
-from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_sections import JobSection
-from tests.support.job_files import run_queries
 from tests.support.queries import write_lines
 
 pytestmark = pytest.mark.usefixtures("small_tables")
@@ -73,64 +70,33 @@ def test_what_a_learned_type_is_refused_for_names_the_files_and_a_given_one_does
         assert "learned" not in str(plain.value)
 
 
-MISFITS: list[dict[str, Any]] = [{"customer": "abc"}, {"customer": 5.5}, {"lsn": "x"}, {"open": "x"}, {"at": 7}]
-
-
-def put_misfits(put: Put) -> None:
-    for number, changed in enumerate(MISFITS, 2):
-        put("orders", f"{number}", order(f"bad{number}", **changed))
-    put("orders", "9", order("o2"))
-    put("customers", "2", {"id": "abc", "name": "Bob", "lsn": 2})
-
-
-def rows(spark: SparkSession, folder: Path) -> list[str]:
-    return sorted(row.number for row in spark.read.parquet(str(folder / "out")).collect())
+MISFITS: Any = [{"customer": "abc"}, {"customer": 5.5}, {"lsn": "x"}, {"open": "x"}, {"at": 7}]
 
 
 def test_a_query_goes_on_with_the_columns_that_the_command_prints(
     spark: SparkSession, tmp_path: Path, put: Put, state_command: Any
 ) -> None:
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+
     def go_on(schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
         orders, customers = tables(spark, tmp_path, schemas)
         joined = fk_join(orders.filter("open"), customers, "customer", joiner=["left.at.city", "right.name"], name="joined")
-        query = joined.to_parquet(tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger="available-now")
-        query.awaitTermination()
+        joined.to_parquet(out, checkpoint=checkpoint, trigger="available-now").awaitTermination()
 
     put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
     put("orders", "1", order("o1", **{"a `name`": {"of a": 1}}))
     go_on()
-    put_misfits(put)
+    for number, changed in enumerate(MISFITS, 2):
+        put("orders", f"{number}", order(f"bad{number}", **changed))
+    put("orders", "9", order("o2"))
+    put("customers", "2", {"id": "abc", "name": "Bob", "lsn": 2})
     with pytest.raises(TopologyError, match="give schema= as"):
         go_on()
-    status, lines = state_command("columns", str(tmp_path / "checkpoint"))
+    status, lines = state_command("columns", str(checkpoint))
     printed = dict(line.split(": ", 1) for line in lines)
     assert (status, sorted(printed)) == (0, ["customers", "orders"])
     with pytest.raises(TopologyError, match="customers from .* were learned"):
         go_on({"orders": printed["orders"]})
     go_on(printed)
-    assert rows(spark, tmp_path) == ["o1", "o2"]
+    assert sorted(row.number for row in spark.read.parquet(str(out)).collect()) == ["o1", "o2"]
     assert state_command("columns", str(tmp_path))[1] == [f"{tmp_path} keeps no columns of files"]
-
-
-def test_a_job_goes_on_by_itself(spark: SparkSession, tmp_path: Path, put: Put, state_command: Any) -> None:
-    keys = {"orders": "number", "customers": "id"}
-    spec = {
-        "name": "orders",
-        "checkpoint": f"{tmp_path}/checkpoint",
-        "trigger": "available-now",
-        "tables": {name: {"path": f"{tmp_path}/{name}", "key": key, "version": "lsn"} for name, key in keys.items()},
-        "views": {"open": {"of": "orders", "filter": "open"}},
-        "joins": {"joined": {"left": "open", "right": "customers", "extractor": "customer", "joiner": ["left.at.city"]}},
-        "sinks": {"out": {"table": "joined", "path": f"{tmp_path}/out"}},
-    }
-
-    def go_on() -> None:
-        run_queries(Job(JobSection.model_validate(spec), spark))
-
-    put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
-    put("orders", "1", order("o1"))
-    go_on()
-    put_misfits(put)
-    go_on()
-    assert rows(spark, tmp_path) == ["o1", "o2"]
-    assert [line.split(":")[0] for line in state_command("columns", f"{tmp_path}/checkpoint")[1]] == ["orders", "customers"]

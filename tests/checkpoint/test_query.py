@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -126,9 +127,7 @@ def test_one_that_has_ended_says_so_and_one_that_has_failed_says_why_in_each_cal
     failed = QueryError("query joined failed: no: at all\nwhere: there\nwhat to do: fix that")
     monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: failed)
 
-    def fails(*_: Any) -> None:
-        raise StreamingQueryException("[STREAM_FAILED] Query [id = 1] terminated with exception: no")
-
+    fails = MagicMock(side_effect=StreamingQueryException("[STREAM_FAILED] Query [id = 1]"))
     java = JavaQuery("Terminated with exception")
     java.active = False
     java.awaitTermination = java.processAllAvailable = fails  # type: ignore[attr-defined,method-assign]

@@ -23,8 +23,6 @@ from fkjoin import FkJoinError, FormatError, StateReader
 from fkjoin.checkpoint import reader as reader_module
 from fkjoin.checkpoint import replica, saved_files, user_keys
 from fkjoin.checkpoint.entries import StoredRows
-from fkjoin.checkpoint.saved_files import SavedFiles, commit_of
-from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.checkpoint.spark_formats import LogPlace, changes_of, key_of, place_of
 from fkjoin.checkpoint.user_keys import rows_of
 from fkjoin.spark.buckets import bucket_ids
@@ -313,7 +311,12 @@ def test_a_reader_leaves_nothing_behind_and_says_so_when_it_was_closed(query: Sa
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_a_byte_that_is_not_as_it_was_written_is_noticed(query: SavedQuery, snapshot: bool) -> None:
+def test_a_byte_that_is_not_as_it_was_written_is_noticed(
+    query: SavedQuery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: bool
+) -> None:
+    """What cannot be read leaves no copy."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     query.batch({key: row(0) for key in KEYS}, snapshot=snapshot)
     patterns = ("[0-9]*/*.zip", "*/SSTs/*.sst") if snapshot else ("[0-9]*/*.changelog",)
     found = [path for pattern in patterns for path in sorted((query.checkpoint / "state/0").glob(pattern))]
@@ -328,26 +331,7 @@ def test_a_byte_that_is_not_as_it_was_written_is_noticed(query: SavedQuery, snap
     path.unlink()
     with pytest.raises(FkJoinError, match="is damaged, a file of its batch 0 is missing: restore it from a backup"):
         StateReader(query.checkpoint, NAME)
-
-
-def test_a_snapshot_that_cannot_be_read_leaves_no_copy(
-    query: SavedQuery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query.batch({key: row(0) for key in KEYS}, snapshot=True)
-    files, folder, scratch = SavedFiles.without_spark(query.checkpoint), "state/0/0", tmp_path / "scratch"
-    version = commit_of(files, 0).versions[0][0]
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    partition = SavedPartition(files, folder, version)
-    with partition.opened() as log:
-        assert log.metas()
-        assert list(scratch.iterdir())
-    assert not list(scratch.iterdir())
-    for path in (query.checkpoint / folder / "SSTs").glob("*.sst"):
-        path.unlink()
-    with pytest.raises(FileNotFoundError), partition.opened():
-        pass
-    assert not list(scratch.iterdir())
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 def test_files_of_another_form_are_refused_by_name(query: SavedQuery, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ EARLY = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 def test_of_a_time_the_newest_batch_that_was_there_is_chosen() -> None:
     batches = [Committed(9, 900), Committed(10, 1000), Committed(11, 1100)]
     assert [newest("ck", batches, at, "then") for at in (900, 999, 1000, 1099, 1100, 5000)] == [9, 9, 10, 10, 11, 11]
-    with pytest.raises(FkJoinError, match="as_of: ck has no batch that .* at or before then: the oldest .*, 9, is"):
+    with pytest.raises(FkJoinError, match="no batch that .* at or before then: the oldest .*, 9"):
         newest("ck", batches, 899, "then")
     with pytest.raises(FkJoinError, match="as_of: ck has no batch .*: it has none"):
         newest("ck", [], 899, "then")
@@ -49,7 +49,7 @@ def read_meanwhile(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 
     def put(number: int) -> None:
         about = {"amount": float(number), "op": "u", "seq": number}
-        orders = [{"id": n, "customer": f"c{n % 3}", "tags": ["t"] * (n % 2), **about} for n in range(20)]
+        orders = [{"id": n, "customer": f"c{n % 3}", "tags": [], **about} for n in range(20)]
         if number == 3:
             orders[7]["op"] = "d"
         write_lines(folder / "drafts", f"{number}", orders)

@@ -113,7 +113,8 @@ def require_as_numbered(spark: SparkSession, checkpoint: Path, table: Table) -> 
     plan, stores = read_plan(table.changes), saved_stores(spark, checkpoint)
     names = [operator.spec.name for operator in plan.operators]
     assert {store.operator: store.name for store in stores} == dict(enumerate(names))
-    assert {int(folder.name) for folder in (checkpoint / "state").iterdir()} == set(range(len(names)))
+    numbers = {int(folder.name) for folder in (checkpoint / "state").iterdir()}
+    assert numbers == set(range(len(names)))
     for number, source in enumerate(plan.sources):
         read = (checkpoint / "sources" / str(number) / "0").read_text() if "fkjoin-clock" not in source else ""
         assert (re.findall(r"file://(\S*)/1\.json", read) or ["fkjoin-clock"])[0] in source

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
-from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import SparkSession
 
+import fkjoin
 from fkjoin.sessions import local
 from fkjoin.sessions.local import forget_sources
 from fkjoin.sessions.settings import prepare
@@ -63,20 +63,6 @@ def test_settings_stay_and_are_smaller(spark: SparkSession, settings: Any, conte
     assert settings.get(NAME) == "chosen", "also when the files are read again"
 
 
-def test_a_thousand_settings_take_no_thousand_calls(
-    spark: SparkSession, settings: Any, context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``prepare`` is called for each table."""
-    assert settings.size() > 500
-    client: Any = spark.sparkContext._gateway._gateway_client
-    send = MagicMock(wraps=client.send_command)
-    monkeypatch.setattr(client, "send_command", send)
-    forget_sources(context)
-    commands = [call.args[0] for call in send.call_args_list]
-    calls = [text for text in commands if not text.startswith(MEMORY_COMMAND_NAME)]
-    assert 0 < len(calls) < 50, "Python lets go of Java objects whenever it likes"
-
-
 def test_where_hadoop_keeps_sources_otherwise_they_stay(
     settings: Any, context: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,3 +71,37 @@ def test_where_hadoop_keeps_sources_otherwise_they_stay(
         local.complete(context)
     assert "no forget_sources: " in caplog.text
     assert list(sources(settings)) == ["core-default.xml"]
+
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+@pytest.fixture
+def manager(spark: SparkSession) -> Iterator[None]:
+    """Restore the settings of the session that tests share."""
+    before = spark.conf.get(MANAGER, None)
+    spark.conf.unset(MANAGER)
+    yield
+    spark.conf.unset(MANAGER)
+    if before is not None:
+        spark.conf.set(MANAGER, before)
+
+
+@pytest.mark.usefixtures("manager")
+def test_a_local_session_gets_the_file_manager_of_local_disks(spark: SparkSession) -> None:
+    assert fkjoin.session() is spark
+    assert str(spark.conf.get(MANAGER)).endswith(".FileSystemBasedCheckpointFileManager")
+    spark.conf.set(MANAGER, "of.a.Vendor")
+    fkjoin.session()
+    assert spark.conf.get(MANAGER) == "of.a.Vendor"
+
+
+@pytest.mark.usefixtures("manager")
+def test_a_session_of_a_cluster_is_not_taken_for_a_local_one(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoints are on the cluster's storage, and its file manager knows how files get there in one step."""
+    monkeypatch.setattr(spark.sparkContext, "master", "yarn")
+    before = spark.conf.get("spark.master")
+    monkeypatch.delenv("MASTER", raising=False)
+    assert fkjoin.session() is spark
+    assert spark.conf.get(MANAGER, None) is None
+    assert spark.conf.get("spark.master") == before
