@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +190,8 @@ def test_files_have_what_spark_reads(spark: SparkSession, folder: Path, query: s
         pytest.skip("Spark's source of state does not read such checkpoints")
     checkpoint = folder / "checkpoint" / query
     stores = with_stores(SavedFiles.without_spark(checkpoint), None, list)
-    in_session = saved_stores(spark, checkpoint)
-    names = [[(store.name, store.identity_data) for store in of] for of in (stores, in_session)]
-    assert names[0] == names[1]
+    facts = attrgetter("name", "identity_data")
+    assert list(map(facts, stores)) == list(map(facts, saved_stores(spark, checkpoint)))
     for store in stores:
         source = spark.read.format("statestore").option("operatorId", store.operator)
         meta = source.option("stateVarName", "meta").load(str(checkpoint))

@@ -38,8 +38,6 @@ from fkjoin.stages import Counters, subscription
 from fkjoin.state import MemoryStore
 from fkjoin.state.folders import locked
 from tests.support import golden
-from tests.support.engine import LocalEngine
-from tests.support.oracle import Change
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
@@ -67,13 +65,11 @@ def test_spark_writes_the_key_in_a_message_as_workers_do(spark: SparkSession) ->
         assert found == [key_text(key) for key in keys]
 
 
-def test_what_is_wrong_with_a_store_is_named(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_store_is_named() -> None:
     class Disagreeing(MemoryStore):
         def disagreement(self) -> str:
             return "the index lacks 1 entries"
 
-    engine = LocalEngine(tmp_path, buckets=1)
-    engine.batch([Change(True, b"1", b"x", 1, b"a")])
     store = Disagreeing()
     store.write(array([b"d1", b"dbroken"]), array([b"\x01" + bytes(11), b"\x09"]))
     found = [row for batch in Examine("rekey", 2)(store, 99) for row in batch.to_pylist()]  # type: ignore[arg-type]

@@ -276,7 +276,7 @@ def test_a_path_is_taken_by_its_text(tmp_path: Path) -> None:
 
 
 def test_a_storage_that_pyarrow_does_not_know_is_said() -> None:
-    place = "odd://place/a"
-    for exists in (lambda: without_spark(place), of_client(SESSION, place).exists):
+    address = "odd://place/a"
+    for exists in (lambda: without_spark(address), of_client(SESSION, address).exists):
         with pytest.raises(OSError, match="odd://place/a: pyarrow cannot reach it"):
             exists()
