@@ -100,7 +100,6 @@ def test_a_claim_of_another_machine_is_refused_once_it_is_renewed_whatever_its_c
 def test_a_claim_that_has_not_changed_for_a_minute_of_ones_own_clock_is_taken_over(tmp_path: Path, clock: Clock) -> None:
     """For another one of that process the wait is two renewals long."""
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
         Other(tmp_path / name)
     begun = clock.now
     with claimed(SPARK, str(tmp_path / "one")):
@@ -112,8 +111,6 @@ def test_a_claim_that_has_not_changed_for_a_minute_of_ones_own_clock_is_taken_ov
 
 
 def test_an_owner_that_lost_one_claim_and_lives_keeps_its_others(tmp_path: Path, clock: Clock) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
     Other(tmp_path / "one")
     two = Other(tmp_path / "two")
     with claimed(SPARK, str(tmp_path / "one")):

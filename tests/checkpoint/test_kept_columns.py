@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def order(name: str, **more: Any) -> dict[str, Any]:
     return {"number": name, "customer": 1, "amount": 5, "open": True, "at": {"city": "Ulm"}, "lsn": 1, **more}
 
 
-def tables(spark: SparkSession, folder: Path, schemas: Mapping[str, Any] = MappingProxyType({})) -> tuple[Table, Table]:
+def tables(spark: SparkSession, folder: Path, **schemas: Any) -> tuple[Table, Table]:
     orders, customers = (
         Table.from_files(spark, folder / name, key=key, version="lsn", schema=schemas.get(name))
         for name, key in (("orders", "number"), ("customers", "id"))
@@ -56,8 +55,8 @@ def test_what_a_learned_type_is_refused_for_names_the_files_and_a_given_one_does
     put("orders", "2", order("o2", customer="x", amount="x", open="x", at="x"))
     put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
     learned = tables(spark, tmp_path)
-    schemas = {"orders": learned[0]._planned.bound.learned, "customers": "id bigint, lsn bigint, name string"}
-    given = tables(spark, tmp_path, schemas)
+    known = learned[0]._planned.bound.learned
+    given = tables(spark, tmp_path, orders=known, customers="id bigint, lsn bigint, name string")
     for message, build in OPERATORS.items():
         with pytest.raises(TopologyError) as raised:
             build(*learned)
@@ -78,8 +77,8 @@ def test_a_query_goes_on_with_the_columns_that_the_command_prints(
 ) -> None:
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
 
-    def go_on(schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
-        orders, customers = tables(spark, tmp_path, schemas)
+    def go_on(**schemas: Any) -> None:
+        orders, customers = tables(spark, tmp_path, **schemas)
         joined = fk_join(orders.filter("open"), customers, "customer", joiner=["left.at.city", "right.name"], name="joined")
         joined.to_parquet(out, checkpoint=checkpoint, trigger="available-now").awaitTermination()
 
@@ -96,7 +95,7 @@ def test_a_query_goes_on_with_the_columns_that_the_command_prints(
     printed = dict(line.split(": ", 1) for line in lines)
     assert (status, sorted(printed)) == (0, ["customers", "orders"])
     with pytest.raises(TopologyError, match="customers from .* were learned"):
-        go_on({"orders": printed["orders"]})
-    go_on(printed)
+        go_on(orders=printed["orders"])
+    go_on(**printed)
     assert sorted(row.number for row in spark.read.parquet(str(out)).collect()) == ["o1", "o2"]
     assert state_command("columns", str(tmp_path))[1] == [f"{tmp_path} keeps no columns of files"]
