@@ -268,7 +268,8 @@ def job(spark: SparkSession, tmp_path: Path) -> Path:
     for name in ("left", "right"):
         write_lines(tmp_path / name, "1", [{"id": "a", "of": "a", "n": 1}])
     tables = [Table.from_files(spark, tmp_path / name, key="id", version="n", name=name) for name in ("left", "right")]
-    run(fk_join(*tables, "of").changes, tmp_path / "checkpoint")
+    out, about = tmp_path / "out", {"checkpoint": tmp_path / "checkpoint", "trigger": "available-now"}
+    fk_join(*tables, "of").to_parquet(out, **about).awaitTermination()
     return tmp_path
 
 
