@@ -268,8 +268,9 @@ def job(spark: SparkSession, tmp_path: Path) -> Path:
     for name in ("left", "right"):
         write_lines(tmp_path / name, "1", [{"id": "a", "of": "a", "n": 1}])
     tables = [Table.from_files(spark, tmp_path / name, key="id", version="n", name=name) for name in ("left", "right")]
-    out, about = tmp_path / "out", {"checkpoint": tmp_path / "checkpoint", "trigger": "available-now"}
-    fk_join(*tables, "of").to_parquet(out, **about).awaitTermination()
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    query = fk_join(*tables, "of").to_parquet(out, checkpoint=checkpoint, trigger="available-now")
+    query.awaitTermination()
     return tmp_path
 
 
