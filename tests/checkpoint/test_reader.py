@@ -230,14 +230,15 @@ def test_a_later_batch_is_followed_and_another_copy_made_only_when_it_must_be(
         assert copies == [0, 8]
 
 
-@pytest.mark.parametrize("partitions", [2, 4])
+@pytest.mark.parametrize(("partitions", "batches"), [(2, 2), (4, 3)])
 def test_another_checkpoint_in_the_place_of_the_one_that_was_read_is_copied_anew(
-    query: SavedQuery, tmp_path: Path, partitions: int
+    query: SavedQuery, tmp_path: Path, partitions: int, batches: int
 ) -> None:
-    """The number of the last batch is the same, its files are others: a backup, or rescaled."""
+    """A backup, whose last batch has the same number and other files; or more partitions."""
     other = SavedQuery(tmp_path / "other", partitions=partitions)
     for seq in (1, 2):
         query.batch({("eu", 1): row(seq)})
+    for seq in range(batches):
         other.batch({("eu", 1): row(seq + 6), ("us", 1): row(8)}, snapshot=True)
     with StateReader(query.checkpoint, NAME, max_age=0) as reader:
         assert reader.get(("eu", 1)) == query.values(("eu", 1))
@@ -314,7 +315,7 @@ def test_a_reader_leaves_nothing_behind_and_says_so_when_it_was_closed(query: Sa
 def test_a_byte_that_is_not_as_it_was_written_is_noticed(
     query: SavedQuery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: bool
 ) -> None:
-    """What cannot be read leaves no copy."""
+    """No copy is left of files that cannot be read."""
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     query.batch({key: row(0) for key in KEYS}, snapshot=snapshot)

@@ -229,7 +229,7 @@ def store(stage: str) -> Any:
 
 @pytest.fixture
 def frame(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """What is found in each store, of which nothing is wrong alone."""
+    """Findings in each store, of which nothing is wrong alone."""
     frame = MagicMock()
     frame.cache.return_value = frame
     monkeypatch.setattr(upkeep, "_examined", lambda *_: frame)
