@@ -59,9 +59,7 @@ def test_a_checkpoint_that_another_process_uses_is_refused_by_every_call(
         lambda: orders.to_kafka("topic", "localhost:1", **about),
     ]
     for call in calls:
-        with pytest.raises(
-            FkJoinError, match=rf"checkpoint: .*ck is in use by process {another.pid} on .*: stop that job first"
-        ):
+        with pytest.raises(FkJoinError, match=f"in use by process {another.pid} on .*: stop that"):
             call()
     assert claim.read_text() == owner
     assert not (tmp_path / "out").exists()
@@ -103,27 +101,12 @@ def test_a_query_that_fails_or_does_not_start_gives_up_its_claim(orders: Table, 
     assert not (tmp_path / "new").exists()
 
 
-def test_two_at_a_time_in_one_session_are_as_spark_has_it(orders: Table, tmp_path: Path) -> None:
-    """The first is stopped, and the second holds the claim."""
-    first = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
-    second = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="second")
-    with contextlib.suppress(StreamingQueryException):
-        first.awaitTermination()
-    assert second.isActive
-    assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text()
-    second.stop()
-    ended()
-    assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text() == ""
-
-
 def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(orders: Table, tmp_path: Path) -> None:
     """A notebook's cell that is run twice does this.  The first query goes on, and each way out that is named is tried."""
     first = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
     with pytest.raises(FkJoinError, match=r"^query_name: a query called orders runs in this session already: stop"):
         orders.to_parquet(tmp_path / "out2", checkpoint=tmp_path / "ck2")
-    in_use = (
-        r"^checkpoint: .*/ck is in use by query orders of this session: stop that one first, or give another checkpoint= and"
-    )
+    in_use = "in use by query orders of this session: stop that one first, or give another check"
     with pytest.raises(FkJoinError, match=in_use):
         orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck")
     assert first.isActive
@@ -131,9 +114,15 @@ def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(or
     another = orders.to_parquet(tmp_path / "out2", checkpoint=tmp_path / "ck2", query_name="another", trigger="90 seconds")
     assert (interval_of(first), interval_of(another)) == (0.0, 90.0), "the page asks Spark for it"
     another.stop()
-    first.stop()
+    second = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", query_name="second")
+    with contextlib.suppress(StreamingQueryException):  # Spark stops the first one
+        first.awaitTermination()
+    assert second.isActive
+    assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text(), "the claim is the second one's"
+    second.stop()
     orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck").stop()
     ended()
+    assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text() == ""
     for call in (orders.to_parquet, lambda path, **more: orders.to(Parquet(path), **more)):
         with pytest.raises(TopologyError, match="^checkpoint: '' is not a folder of a query's own; give one"):
             call(tmp_path / "other", checkpoint="")

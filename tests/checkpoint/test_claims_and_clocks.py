@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -83,11 +84,15 @@ def holder(folder: Path) -> dict[str, Any]:
     return newest.owner if newest is not None and not newest.is_free else {}
 
 
+def refused(folder: Path, says: str) -> None:
+    with pytest.raises(FkJoinError, match=f"in use by process {says}: stop that job first"):
+        claimed(SPARK, str(folder)).__enter__()
+
+
 def test_a_claim_of_another_machine_is_refused_once_it_is_renewed_whatever_its_clock_says(tmp_path: Path, clock: Clock) -> None:
     other, begun = Other(tmp_path), clock.now
     clock.each_second = lambda: other.renew() if int(clock.now) % 10 == 0 else None
-    with pytest.raises(FkJoinError, match="is in use by process 7 on elsewhere: stop that job first"):
-        claimed(SPARK, str(tmp_path)).__enter__()
+    refused(tmp_path, "7 on elsewhere")
     assert clock.now - begun <= 10
     assert holder(tmp_path)["host"] == "elsewhere"
 
@@ -95,7 +100,6 @@ def test_a_claim_of_another_machine_is_refused_once_it_is_renewed_whatever_its_c
 def test_a_claim_that_has_not_changed_for_a_minute_of_ones_own_clock_is_taken_over(tmp_path: Path, clock: Clock) -> None:
     """For another one of that process the wait is two renewals long."""
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
         Other(tmp_path / name)
     begun = clock.now
     with claimed(SPARK, str(tmp_path / "one")):
@@ -107,14 +111,11 @@ def test_a_claim_that_has_not_changed_for_a_minute_of_ones_own_clock_is_taken_ov
 
 
 def test_an_owner_that_lost_one_claim_and_lives_keeps_its_others(tmp_path: Path, clock: Clock) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
     Other(tmp_path / "one")
     two = Other(tmp_path / "two")
     with claimed(SPARK, str(tmp_path / "one")):
         clock.each_second = lambda: two.renew() if int(clock.now) % 10 == 0 else None
-        with pytest.raises(FkJoinError, match="in use by process 7 on elsewhere"):
-            claimed(SPARK, str(tmp_path / "two")).__enter__()
+        refused(tmp_path / "two", "7 on elsewhere")
 
 
 def test_a_start_elsewhere_does_not_wait_for_one_that_waits(tmp_path: Path, clock: Clock) -> None:
@@ -170,8 +171,7 @@ def test_of_two_that_take_over_a_claim_one_is_refused(tmp_path: Path, clock: Clo
         return make(files, number, said)
 
     monkeypatch.setattr(ClaimFiles, "make", late)
-    with pytest.raises(FkJoinError, match="in use by process 7 on third"):
-        claimed(SPARK, str(tmp_path)).__enter__()
+    refused(tmp_path, "7 on third")
     assert holder(tmp_path)["host"] == "third"
 
 
@@ -195,13 +195,8 @@ class Running:
         self.ended = True
 
 
-def taken(folder: Path, held: claim._HeldClaim) -> None:
-    Other(folder)
-
-
-def taken_and_given_up(folder: Path, held: claim._HeldClaim) -> None:
-    other = Other(folder)
-    other.files.give_up(other.number)
+def taken(folder: Path, held: claim._HeldClaim) -> Other:
+    return Other(folder)
 
 
 def overwritten(folder: Path, held: claim._HeldClaim) -> None:
@@ -218,14 +213,12 @@ def restored(folder: Path, held: claim._HeldClaim) -> Other:
     return other
 
 
-def restored_and_given_up(folder: Path, held: claim._HeldClaim) -> None:
-    other = restored(folder, held)
-    other.files.give_up(other.number)
+LOST = [(taken, False), (taken, True), (overwritten, False), (restored, False), (restored, True)]
 
 
-@pytest.mark.parametrize("lose", [taken, taken_and_given_up, overwritten, restored, restored_and_given_up])
+@pytest.mark.parametrize(("lose", "given_up"), LOST)
 def test_an_owner_that_stood_still_stops_its_queries_when_another_has_its_claim(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, lose: Callable[[Path, claim._HeldClaim], object]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lose: Callable[..., Any], given_up: bool
 ) -> None:
     query = Running()
     (tmp_path / "metadata").touch()
@@ -235,13 +228,14 @@ def test_an_owner_that_stood_still_stops_its_queries_when_another_has_its_claim(
         held.queries.append(cast(Any, query))
         held.renew()
         assert not query.ended
-        lose(tmp_path, held)
+        other = lose(tmp_path, held)
+        if given_up:
+            other.files.give_up(other.number)
         held.renew()
         assert query.ended
         assert "has taken over the claim on checkpoint" in query._why_stopped
-        assert lose is not taken or "process 7 on elsewhere" in query._why_stopped
+        assert lose is not taken or given_up or "process 7 on elsewhere" in query._why_stopped
         assert "its queries in this process are stopped" in caplog.text
-    given_up = lose in (taken_and_given_up, restored_and_given_up)
     assert holder(tmp_path).get("host") == (None if given_up else "elsewhere"), "it gives up its own claim only"
 
 
@@ -279,31 +273,34 @@ def test_a_batch_is_not_done_when_its_process_stood_still_and_has_lost_the_claim
             require_held(SPARK, f"file:{tmp_path}")
 
 
-def test_a_batch_is_not_written_by_a_process_that_has_lost_the_claim(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sink that keeps no batches, such as a topic, would have it from both."""
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a batch of a number, and fails unless its number is 0."""
     monkeypatch.setattr(batches, "query_id", lambda *_: "q")
     monkeypatch.setattr(batches, "began_ms", lambda *_: 1)
-    written: list[int] = []
-    give = batches._Batches(cast(Any, None), lambda _, __, number: written.append(number), str(tmp_path), None)
-    batch = cast(Any, SimpleNamespace(sparkSession=SPARK))
+
+    def sink(_: object, __: object, number: int) -> None:
+        assert number == 0, "it was written"
+
+    give = batches._Batches(cast(Any, None), sink, str(tmp_path), None)
+    return partial(give, cast(Any, SimpleNamespace(sparkSession=SPARK)))
+
+
+def test_a_batch_is_not_written_without_the_claim(tmp_path: Path, clock: Clock, write: Any) -> None:
+    """A sink that keeps no batches, such as a topic, would have it from both."""
     with claimed(SPARK, str(tmp_path)):
-        give(batch, 0)
+        write(0)
         Other(tmp_path)
         clock.now += 31
         with pytest.raises(FkJoinError, match="has taken over the claim"):
-            give(batch, 1)
-    assert written == [0]
+            write(1)
 
 
-def test_a_batch_without_a_time_is_written_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_without_a_time_is_not(monkeypatch: pytest.MonkeyPatch, write: Any) -> None:
     """No place would know it again."""
-    monkeypatch.setattr(batches, "query_id", lambda *_: "q")
     monkeypatch.setattr(batches, "began_ms", lambda *_: None)
-    give = batches._Batches(cast(Any, None), lambda *_: pytest.fail("it was written"), str(tmp_path), None)
     with pytest.raises(FkJoinError, match="does not say when batch 7 began: restore it from a backup"):
-        give(cast(Any, SimpleNamespace(sparkSession=SPARK)), 7)
+        write(7)
 
 
 def test_a_claim_that_somebody_has_deleted_or_emptied_is_written_again(tmp_path: Path) -> None:
@@ -325,8 +322,7 @@ def test_a_process_of_this_machine_is_asked_whether_it_lives(
     other = Other(tmp_path, host, another.pid, **here)
     clock.now = (tmp_path / f"{CLAIM_FILE}.{other.number}").stat().st_mtime
     clock.each_second = other.renew
-    with pytest.raises(FkJoinError, match=f"in use by process {another.pid} on {host}"):
-        claimed(SPARK, str(tmp_path)).__enter__()
+    refused(tmp_path, f"{another.pid} on {host}")
     another.kill()
     another.wait(30)
     begun, clock.each_second = clock.now, NEITHER
@@ -336,5 +332,4 @@ def test_a_process_of_this_machine_is_asked_whether_it_lives(
         Other(tmp_path, host, process, **here)
     elsewhere = Other(tmp_path, host, os.getpid(), machine="another space of processes")
     clock.each_second = elsewhere.renew
-    with pytest.raises(FkJoinError, match=f"in use by process {os.getpid()} on {host}"):
-        claimed(SPARK, str(tmp_path)).__enter__()
+    refused(tmp_path, f"{os.getpid()} on {host}")

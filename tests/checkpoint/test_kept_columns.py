@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, cogroup, fk_join
-from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_sections import JobSection
-from tests.support.job_files import run_queries
+from tests.support.queries import write_lines
 
 pytestmark = pytest.mark.usefixtures("small_tables")
 
@@ -24,19 +20,14 @@ Put = Callable[[str, str, dict[str, Any]], None]
 @pytest.fixture
 def put(tmp_path: Path) -> Put:
     """Add a file of one line to a table's folder."""
-
-    def add(table: str, name: str, row: dict[str, Any]) -> None:
-        (tmp_path / table).mkdir(exist_ok=True)
-        (tmp_path / table / f"{name}.json").write_text(json.dumps(row) + "\n")
-
-    return add
+    return lambda table, name, row: write_lines(tmp_path / table, name, [row])
 
 
 def order(name: str, **more: Any) -> dict[str, Any]:
     return {"number": name, "customer": 1, "amount": 5, "open": True, "at": {"city": "Ulm"}, "lsn": 1, **more}
 
 
-def tables(spark: SparkSession, folder: Path, schemas: Mapping[str, Any] = MappingProxyType({})) -> tuple[Table, Table]:
+def tables(spark: SparkSession, folder: Path, **schemas: Any) -> tuple[Table, Table]:
     orders, customers = (
         Table.from_files(spark, folder / name, key=key, version="lsn", schema=schemas.get(name))
         for name, key in (("orders", "number"), ("customers", "id"))
@@ -64,8 +55,8 @@ def test_what_a_learned_type_is_refused_for_names_the_files_and_a_given_one_does
     put("orders", "2", order("o2", customer="x", amount="x", open="x", at="x"))
     put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
     learned = tables(spark, tmp_path)
-    schemas = {"orders": learned[0]._planned.bound.learned, "customers": "id bigint, lsn bigint, name string"}
-    given = tables(spark, tmp_path, schemas)
+    known = learned[0]._planned.bound.learned
+    given = tables(spark, tmp_path, orders=known, customers="id bigint, lsn bigint, name string")
     for message, build in OPERATORS.items():
         with pytest.raises(TopologyError) as raised:
             build(*learned)
@@ -78,74 +69,33 @@ def test_what_a_learned_type_is_refused_for_names_the_files_and_a_given_one_does
         assert "learned" not in str(plain.value)
 
 
-CHANGES: tuple[dict[str, Any], ...] = (
-    {"customer": "abc"},
-    {"customer": 5.5},
-    {"lsn": "x"},
-    {"open": "x"},
-    {"at": 7},
-)
-
-
-def put_misfits(put: Put) -> None:
-    for at, changed in enumerate(CHANGES):
-        put("orders", f"{at + 2}", order(f"bad{at}", **changed))
-    put("orders", "9", order("o2"))
-    put("customers", "2", {"id": "abc", "name": "Bob", "lsn": 2})
-
-
-def rows(spark: SparkSession, folder: Path) -> list[str]:
-    return sorted(row.number for row in spark.read.parquet(str(folder / "out")).collect())
+MISFITS: Any = [{"customer": "abc"}, {"customer": 5.5}, {"lsn": "x"}, {"open": "x"}, {"at": 7}]
 
 
 def test_a_query_goes_on_with_the_columns_that_the_command_prints(
     spark: SparkSession, tmp_path: Path, put: Put, state_command: Any
 ) -> None:
-    def go_on(schemas: Mapping[str, Any] = MappingProxyType({})) -> None:
-        orders, customers = tables(spark, tmp_path, schemas)
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+
+    def go_on(**schemas: Any) -> None:
+        orders, customers = tables(spark, tmp_path, **schemas)
         joined = fk_join(orders.filter("open"), customers, "customer", joiner=["left.at.city", "right.name"], name="joined")
-        joined.to_parquet(
-            tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger={"availableNow": True}
-        ).awaitTermination()
+        joined.to_parquet(out, checkpoint=checkpoint, trigger="available-now").awaitTermination()
 
     put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
     put("orders", "1", order("o1", **{"a `name`": {"of a": 1}}))
     go_on()
-    put_misfits(put)
+    for number, changed in enumerate(MISFITS, 2):
+        put("orders", f"{number}", order(f"bad{number}", **changed))
+    put("orders", "9", order("o2"))
+    put("customers", "2", {"id": "abc", "name": "Bob", "lsn": 2})
     with pytest.raises(TopologyError, match="give schema= as"):
         go_on()
-    status, lines = state_command("columns", str(tmp_path / "checkpoint"))
+    status, lines = state_command("columns", str(checkpoint))
     printed = dict(line.split(": ", 1) for line in lines)
     assert (status, sorted(printed)) == (0, ["customers", "orders"])
     with pytest.raises(TopologyError, match="customers from .* were learned"):
-        go_on({"orders": printed["orders"]})
-    go_on(printed)
-    assert rows(spark, tmp_path) == ["o1", "o2"]
+        go_on(orders=printed["orders"])
+    go_on(**printed)
+    assert sorted(row.number for row in spark.read.parquet(str(out)).collect()) == ["o1", "o2"]
     assert state_command("columns", str(tmp_path))[1] == [f"{tmp_path} keeps no columns of files"]
-
-
-def test_a_job_goes_on_by_itself(spark: SparkSession, tmp_path: Path, put: Put, state_command: Any) -> None:
-    source = {"key": "number", "version": "lsn"}
-    spec = {
-        "name": "orders",
-        "checkpoint": f"{tmp_path}/checkpoint",
-        "trigger": "available-now",
-        "tables": {
-            "orders": {"path": f"{tmp_path}/orders", **source},
-            "customers": {"path": f"{tmp_path}/customers", "key": "id", "version": "lsn"},
-        },
-        "views": {"open": {"of": "orders", "filter": "open"}},
-        "joins": {"joined": {"left": "open", "right": "customers", "extractor": "customer", "joiner": ["left.at.city"]}},
-        "sinks": {"out": {"table": "joined", "path": f"{tmp_path}/out"}},
-    }
-
-    def go_on() -> None:
-        run_queries(Job(JobSection.model_validate(spec), spark))
-
-    put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
-    put("orders", "1", order("o1"))
-    go_on()
-    put_misfits(put)
-    go_on()
-    assert rows(spark, tmp_path) == ["o1", "o2"]
-    assert [line.split(":")[0] for line in state_command("columns", f"{tmp_path}/checkpoint")[1]] == ["orders", "customers"]

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.support.saved_query import SavedQuery
 from tests.support.sessions import SPARK_4_0
 
 ORDERS = golden_operators.final(2)["orders"]
+CHAIN = "checkpoint/chain"
 KNOWN = [(key, order) for key, order in ORDERS.items() if order["customer"] in golden_operators.final(2)["customers"]]
 
 
@@ -73,19 +75,12 @@ def test_a_key_is_looked_up_without_spark(command: Callable[..., Any], chain: Pa
     ("arguments", "says"),
     [
         (("get", "1", "nothing"), "^checkpoint FOLDER/nothing does not exist$"),
-        (
-            ("get", "1", "checkpoint"),
-            "^checkpoint FOLDER/checkpoint has no committed batch; there are checkpoints in it: "
-            "chain, closed, groups, pairs, seen, star, tags: give the",
-        ),
-        (
-            ("get", "1", "checkpoint/chain"),
-            "^checkpoint FOLDER/checkpoint/chain has several operators; add --operator with one of joined, chain, seen$",
-        ),
-        (("get", "1", "checkpoint/chain", "--operator", "joint"), "has no operator 'joint'; add --operator with one of joined"),
-        (("get", "o1", "checkpoint/chain", "--operator", "joined"), r"^key 'o1' is not id \(int32\): "),
-        (("get", "[1, 2]", "checkpoint/chain", "--operator", "joined"), r"a JSON list is needed, of id \(int32\)$"),
-        (("get", "1", "checkpoint/chain", "--batch", "7"), "^batch: FOLDER/checkpoint/chain has batches 0 to 1, not 7$"),
+        (("get", "1", "checkpoint"), "^checkpoint .* has no committed batch; there are .*: chain,"),
+        (("get", "1", CHAIN), "/chain has several operators; add .* joined, chain, seen$"),
+        (("get", "1", CHAIN, "--operator", "joint"), "'joint'; add --operator with one of"),
+        (("get", "o1", CHAIN, "--operator", "joined"), r"^key 'o1' is not id \(int32\): "),
+        (("get", "[1, 2]", CHAIN, "--operator", "joined"), r"a JSON list is needed, of id"),
+        (("get", "1", CHAIN, "--batch", "7"), "^batch: FOLDER/.*/chain has batches 0 to 1, not 7$"),
         (("export", "nothing", "out"), "does not exist$"),
         (("verify", "nothing"), "does not exist$"),
         (("rebuild", "nothing"), "does not exist$"),
@@ -98,13 +93,6 @@ def test_what_files_tell_is_refused_before_spark_starts(
     whole = [str(folder / one) if re.match("nothing|checkpoint|out", one) else one for one in arguments]
     with pytest.raises(FkJoinError, match=says.replace("FOLDER", re.escape(str(folder)))):
         command(*whole)
-
-
-def test_a_wrong_number_of_arguments_is_refused_before_spark_starts(command: Callable[..., Any]) -> None:
-    few, many = command("get", "1"), command("get", "1", "ck", "more")
-    assert (few.exit_code, many.exit_code) == (2, 2)
-    assert re.search("(?i)missing argument.*checkpoint", few.output)
-    assert "unexpected extra argument" in many.output
 
 
 def test_a_query_without_state_is_refused_before_spark_starts(command: Callable[..., Any], tmp_path: Path) -> None:
@@ -175,7 +163,6 @@ def test_change_files_that_a_snapshot_makes_needless_may_go_at_any_moment(
     assert json.loads(command("get", '["eu", 0]', query.checkpoint).stdout)["row"]["name"] == "n5"
 
 
-QUERIES = ("chain", "groups", "star", "tags", "pairs", "seen", "closed")
 FIRST = json.dumps(KNOWN[0][0])
 KINDS = [
     *(("chain", operator, FIRST) for operator in ("joined", "chain")),
@@ -196,17 +183,15 @@ def test_each_kind_of_operator_tells_what_it_knows_of_a_key(command: Callable[..
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", dict.fromkeys(query for query, *_ in KINDS))
 def test_files_have_what_spark_reads(spark: SparkSession, folder: Path, query: str) -> None:
     """Spark's own source of state has the same records of each store's logs."""
     if SPARK_4_0:
         pytest.skip("Spark's source of state does not read such checkpoints")
     checkpoint = folder / "checkpoint" / query
     stores = with_stores(SavedFiles.without_spark(checkpoint), None, list)
-    in_session = saved_stores(spark, checkpoint)
-    assert [(store.name, store.identity_data) for store in stores] == [
-        (store.name, store.identity_data) for store in in_session
-    ]
+    facts = attrgetter("name", "identity_data")
+    assert list(map(facts, stores)) == list(map(facts, saved_stores(spark, checkpoint)))
     for store in stores:
         source = spark.read.format("statestore").option("operatorId", store.operator)
         meta = source.option("stateVarName", "meta").load(str(checkpoint))

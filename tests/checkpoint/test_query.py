@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -62,14 +64,9 @@ class JavaQuery:
 def whole(event: Any) -> str:
     """The event, with all that PySpark asks for."""
     about = json.loads(event.json)
-    lacks = {"runId": UUID, "batchDuration": 1, "stateOperators": [], "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 1.0}
-    of_source = {
-        "description": "d",
-        "startOffset": None,
-        "numInputRows": 1,
-        "inputRowsPerSecond": 1.0,
-        "processedRowsPerSecond": 1.0,
-    }
+    rates = dict.fromkeys(("inputRowsPerSecond", "processedRowsPerSecond"), 1.0)
+    lacks = {"runId": UUID, "batchDuration": 1, "stateOperators": [], **rates}
+    of_source = {"description": "d", "startOffset": None, "numInputRows": 1, **rates}
     sources = [{**of_source, **source} for source in about["sources"]]
     return json.dumps({**lacks, **about, "id": UUID, "sources": sources, "sink": {"description": "d", "numOutputRows": 1}})
 
@@ -87,6 +84,8 @@ def _a_minute_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 UUID = "00000000-0000-0000-0000-000000000000"
 BATCH = "batch 1 had 100 rows and took 0.5 s; 14 behind as of 00:00:01"
 
+WORKS, ENDED = f"joined: works on batch 2; {BATCH}", f"joined: has ended; {BATCH}"
+ASKS = "Getting offsets from KafkaV2[Subscribe[orders]]"
 IDLE = BATCH.replace("14 behind as of 00:00:01", "9 behind as of 00:00:02")
 
 
@@ -95,9 +94,9 @@ IDLE = BATCH.replace("14 behind as of 00:00:01", "9 behind as of 00:00:02")
     [
         ("Initializing sources", [], "joined: starts"),
         ("Processing new data", [], "joined: works on its first batch"),
-        ("Processing new data", [progress(0), progress(1)], f"joined: works on batch 2; {BATCH}"),
+        ("Processing new data", [progress(0), progress(1)], WORKS),
         ("Waiting for data to arrive", [progress(1)], f"joined: waits for data since 00:00:01; {BATCH}"),
-        ("Getting offsets from KafkaV2[Subscribe[orders]]", [progress(1)], f"joined: waits for data since 00:00:01; {BATCH}"),
+        (ASKS, [progress(1)], f"joined: waits for data since 00:00:01; {BATCH}"),
         ("Waiting for data to arrive", [progress(1), idle(2), idle(2)], f"joined: waits for data since 00:00:01; {IDLE}"),
     ],
 )
@@ -108,15 +107,14 @@ def test_a_query_is_shown_as_a_line_that_says_what_it_does(message: str, events:
 
 def test_one_whose_sources_do_not_answer_does_not_say_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fkjoin.checkpoint.query.time.time", lambda: NOW + 60)
-    asks = "Getting offsets from KafkaV2[Subscribe[orders]]"
     says = "joined: asks its sources for new data, and has said nothing since 00:00:01"
-    assert repr(Query(JavaQuery(asks, progress(1)))) == f"{says}; {BATCH}"
-    answered = idle(2)
+    assert repr(Query(JavaQuery(ASKS, progress(1)))) == f"{says}; {BATCH}"
     long = json.loads(progress(1).json)
     long["durationMs"]["triggerExecution"] = 90_000
-    assert "waits for data since 00:01:31" in repr(Query(JavaQuery(asks, SimpleNamespace(json=json.dumps(long)))))
-    about = json.loads(answered.json) | {"timestamp": "2026-01-01T00:01:50.000Z"}
-    waits = Query(JavaQuery(asks, progress(1), SimpleNamespace(json=json.dumps(about))))
+    batch = SimpleNamespace(json=json.dumps(long))
+    assert "waits for data since 00:01:31" in repr(Query(JavaQuery(ASKS, batch)))
+    about = json.loads(idle(2).json) | {"timestamp": "2026-01-01T00:01:50.000Z"}
+    waits = Query(JavaQuery(ASKS, progress(1), SimpleNamespace(json=json.dumps(about))))
     assert repr(waits) == f"joined: waits for data since 00:00:01; {BATCH.partition(';')[0]}; 9 behind"
 
 
@@ -125,13 +123,11 @@ def test_one_that_has_ended_says_so_and_one_that_has_failed_says_why_in_each_cal
 ) -> None:
     ended = JavaQuery("Stopped", progress(1))
     ended.active = False
-    assert repr(Query(ended)) == f"joined: has ended; {BATCH}"
+    assert repr(Query(ended)) == ENDED
     failed = QueryError("query joined failed: no: at all\nwhere: there\nwhat to do: fix that")
     monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: failed)
 
-    def fails(*_: Any) -> None:
-        raise StreamingQueryException("[STREAM_FAILED] Query [id = 1] terminated with exception: no")
-
+    fails = MagicMock(side_effect=StreamingQueryException("[STREAM_FAILED] Query [id = 1]"))
     java = JavaQuery("Terminated with exception")
     java.active = False
     java.awaitTermination = java.processAllAvailable = fails  # type: ignore[attr-defined,method-assign]
@@ -141,18 +137,6 @@ def test_one_that_has_ended_says_so_and_one_that_has_failed_says_why_in_each_cal
         with pytest.raises(QueryError) as found:
             call()
         assert found.value is failed
-
-
-def test_a_query_that_fkjoin_stopped_raises_why_from_each_call_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fkjoin.checkpoint.query.failure", lambda query: QueryError(query._why_stopped))
-    java = JavaQuery("Stopped")
-    java.processAllAvailable = lambda: None  # type: ignore[attr-defined]
-    query = Query(java)
-    assert query.processAllAvailable() is None  # type: ignore[func-returns-value]
-    query._why_stopped = "another has taken over"
-    for call in (query.awaitTermination, query.processAllAvailable):
-        with pytest.raises(QueryError, match="another has taken over"):
-            call()
 
 
 def test_one_of_a_stopped_session_can_be_shown() -> None:
@@ -194,16 +178,21 @@ class Notebook:
 def test_a_notebook_that_waits_for_a_query_shows_its_progress_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     notebook, java = Notebook(monkeypatch), JavaQuery("Processing new data", progress(1))
     assert Query(java).awaitTermination() is None
-    works, ended = f"joined: works on batch 2; {BATCH}", f"joined: has ended; {BATCH}"
-    assert list(dict.fromkeys(notebook.shown)) == [works, ended]
-    assert notebook.shown.count(works) == 3, "at first, and each second"
+    assert list(dict.fromkeys(notebook.shown)) == [WORKS, ENDED]
+    assert notebook.shown.count(WORKS) == 3, "at first, and each second"
 
 
+@pytest.fixture
+def _seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes a second further whenever it is looked at."""
+    now = itertools.count(0.0)
+    monkeypatch.setattr("fkjoin.checkpoint.query.time.monotonic", lambda: next(now))
+
+
+@pytest.mark.usefixtures("_seconds")
 def test_a_time_that_is_given_holds_in_a_notebook_too(monkeypatch: pytest.MonkeyPatch) -> None:
     Notebook(monkeypatch)
     java = JavaQuery("Processing new data", progress(1))
-    now = iter(range(100))
-    monkeypatch.setattr("fkjoin.checkpoint.query.time.monotonic", lambda: float(next(now)))
     assert Query(java).awaitTermination(2) is False
     assert java.waits == 2, "it waited once, a second"
     java.waits = 1
@@ -232,24 +221,21 @@ class Terminal:
 
 
 def test_a_terminal_that_waits_for_a_query_shows_its_progress_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    works, ended = f"joined: works on batch 2; {BATCH}", f"joined: has ended; {BATCH}"
     for width, shown in ((200, 199), (40, 39), (0, 200)):
         terminal = Terminal(monkeypatch, width)
         assert Query(JavaQuery("Processing new data", progress(1))).awaitTermination() is None
-        before, after = works[:shown], ended[:shown]
+        before, after = WORKS[:shown], ENDED[:shown]
         assert terminal.said() == f"\r{before}\r{after.ljust(len(before))}\r\n", "once a batch, and at the end"
 
 
+@pytest.mark.usefixtures("_seconds")
 def test_a_terminal_keeps_no_line_of_a_query_that_goes_on_and_none_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, query = Terminal(monkeypatch, 200), Query(JavaQuery("Processing new data", progress(1)))
-    now = iter(range(100))
-    monkeypatch.setattr("fkjoin.checkpoint.query.time.monotonic", lambda: float(next(now)))
     assert query.awaitTermination(2) is False
     thread = threading.Thread(target=query.awaitTermination)
     thread.start()
     thread.join()
-    works = f"joined: works on batch 2; {BATCH}"
-    assert terminal.said() == f"\r{works}\r{' ' * len(works)}\r"
+    assert terminal.said() == f"\r{WORKS}\r{' ' * len(WORKS)}\r"
 
 
 def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,15 +307,19 @@ def test_a_query_of_spark_connect_that_has_failed_says_why() -> None:
 def test_a_query_of_spark_connect_whose_claim_was_taken_over_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server says nothing of it: at most that the query has ended."""
     query: Any = connected(None, progress(1))
-    monkeypatch.setattr(type(query).__mro__[2], "awaitTermination", lambda *_: None)
+    calls = ("awaitTermination", "processAllAvailable")
+    for call in calls:
+        monkeypatch.setattr(type(query).__mro__[2], call, lambda *_: None)
+        assert getattr(query, call)() is None
     assert (query.exception(), failure(query)) == (None, None)
     why = "process 7 on elsewhere has taken over the claim on checkpoint /ck"
     _end(query, why, "/ck")
     lines = [f"query joined failed: {why}", "where: checkpoint /ck", "what to do: let only one process use the checkpoint: "]
     for found in (failure(query), query.exception()):
         assert all(map(str.startswith, str(found).split("\n"), lines))
-    with pytest.raises(QueryError, match=f"^query joined failed: {why}\n"):
-        query.awaitTermination()
+    for call in calls:
+        with pytest.raises(QueryError, match=f"^query joined failed: {why}\n"):
+            getattr(query, call)()
     assert repr(query) == f"joined: failed: {why}; {BATCH}"
 
 

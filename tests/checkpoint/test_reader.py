@@ -23,8 +23,6 @@ from fkjoin import FkJoinError, FormatError, StateReader
 from fkjoin.checkpoint import reader as reader_module
 from fkjoin.checkpoint import replica, saved_files, user_keys
 from fkjoin.checkpoint.entries import StoredRows
-from fkjoin.checkpoint.saved_files import SavedFiles, commit_of
-from fkjoin.checkpoint.saved_log import SavedPartition
 from fkjoin.checkpoint.spark_formats import LogPlace, changes_of, key_of, place_of
 from fkjoin.checkpoint.user_keys import rows_of
 from fkjoin.spark.buckets import bucket_ids
@@ -101,10 +99,9 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return golden_operators.unpacked(CHECKPOINTS / "operators-1.tar.xz", tmp_path_factory.mktemp("golden"))
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"), [("groups", "both"), ("groups", "all"), *((one, one) for one in ("star", "tags", "pairs"))]
-)
-def test_each_kind_of_store_that_spark_wrote_is_read(golden: Path, name: str, kept: str) -> None:
+@pytest.mark.parametrize("kept", ["both", "all", "star", "tags", "pairs"])
+def test_each_kind_of_store_that_spark_wrote_is_read(golden: Path, kept: str) -> None:
+    name = {"both": "groups", "all": "groups"}.get(kept, kept)
     wanted = golden_operators.QUERIES[name][1](golden_operators.final(2))
     if kept == "both":  # customers without orders come later, by the merge
         wanted = {key: one for key, one in wanted.items() if one["n"]}
@@ -119,23 +116,14 @@ def test_each_kind_of_store_that_spark_wrote_is_read(golden: Path, name: str, ke
             assert len(shown) > 0
 
 
-def test_a_table_that_is_not_kept_and_one_that_is_not_there_are_refused_by_name(
-    tmp_path: Path, golden: Path, query: SavedQuery
-) -> None:
+def test_a_table_that_is_not_kept_or_not_there_is_refused(golden: Path, query: SavedQuery) -> None:
     with pytest.raises(FkJoinError, match=r"chain keeps only hashes of its rows in .*: start it with .materialize\(…\)"):
         StateReader(golden / "chain", "chain")
     query.batch({KEYS[0]: row(1)})
     with pytest.raises(FkJoinError, match="no table is materialized as 'kep' in .*; did you mean 'kept'"):
         StateReader(query.checkpoint, "kep")
-    says = "has no committed batch; there are checkpoints in it: checkpoint: give the checkpointLocation of a query that has"
-    with pytest.raises(FkJoinError, match=says):
-        StateReader(tmp_path, "kept")
-    with pytest.raises(FkJoinError, match=f"^checkpoint {re.escape(str(tmp_path / 'nothing'))} does not exist$"):
-        StateReader(tmp_path / "nothing", "kept")
     with pytest.raises(FkJoinError, match="max_age: -1 is not a number of seconds; give one of at least 0, or None"):
         StateReader(query.checkpoint, NAME, max_age=-1)
-    for age in (0, 0.5, None):
-        StateReader(query.checkpoint, NAME, max_age=age).close()
 
 
 @pytest.mark.parametrize("key", [("eu", 1), ["eu", 1], {"n": 1, "region": "eu"}])
@@ -150,10 +138,7 @@ def test_a_key_is_a_tuple_or_a_dict(query: SavedQuery, key: Any) -> None:
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        (
-            "eu",
-            r"key 'eu' is one value, and the table's key is region \(string\), n \(int32\): write a tuple of them, or a dict",
-        ),
+        ("eu", r"'eu' is one value, and .* region \(string\), n \(int32\): write a tuple of them"),
         (("eu",), "has 1 values, and the table's key is region"),
         (("eu", 1, 2), "has 3 values, and the table's key is region"),
         ({"region": "eu"}, "does not have the columns of the table's key, which is region"),
@@ -177,9 +162,8 @@ def test_what_is_no_key_is_refused_by_name(query: SavedQuery, key: Any, says: st
 def test_one_key_in_the_place_of_several_is_refused(query: SavedQuery, keys: Any) -> None:
     query.batch({("eu", 1): row(1)})
     with StateReader(query.checkpoint, NAME) as reader:
-        with pytest.raises(
-            FkJoinError, match=rf"^keys: {re.escape(repr(keys))} is one key: give it to get, or give a list of keys$"
-        ):
+        says = rf"^keys: {re.escape(repr(keys))} is one key: give it to get, or give a list of"
+        with pytest.raises(FkJoinError, match=says):
             reader.get_many(keys)
         one = {"region": "eu", "n": 1}
         assert reader.get_many([one]) == [reader.get(one)] == [query.values(("eu", 1))]
@@ -219,14 +203,11 @@ def test_an_answer_is_no_older_than_max_age(query: SavedQuery, monkeypatch: pyte
     query.batch({("eu", 1): row(1)})
     never, often, lazy = (StateReader(query.checkpoint, NAME, max_age=age) for age in (None, 0, 5))
     with never, often, lazy:
-        for seq, seconds in ((2, 3.0), (3, 2.5)):
+        for seq, seconds, of_lazy in ((2, 3.0, "n1"), (3, 2.5, "n3")):
             query.batch({("eu", 1): row(seq)})
             clock[0] += seconds
-            assert [one.get(("eu", 1))["name"] for one in (never, often, lazy)] == [  # type: ignore[index]
-                "n1",
-                f"n{seq}",
-                "n1" if clock[0] <= 105 else f"n{seq}",
-            ]
+            rows: Any = [reader.get(("eu", 1)) for reader in (never, often, lazy)]
+            assert [one["name"] for one in rows] == ["n1", f"n{seq}", of_lazy]
         assert (never.batch, never.refresh(), never.batch) == (0, 2, 2)
 
 
@@ -249,29 +230,21 @@ def test_a_later_batch_is_followed_and_another_copy_made_only_when_it_must_be(
         assert copies == [0, 8]
 
 
-def test_of_a_checkpoint_that_was_set_back_the_reader_follows_the_new_batches(query: SavedQuery, tmp_path: Path) -> None:
-    """The number of the last batch is the same, its files are others."""
-    query.batch({("eu", 1): row(1)})
-    other = SavedQuery(tmp_path / "other")
-    other.batch({("eu", 1): row(1)})
-    query.batch({("eu", 1): row(2)})
+@pytest.mark.parametrize(("partitions", "batches"), [(2, 2), (4, 3)])
+def test_another_checkpoint_in_the_place_of_the_one_that_was_read_is_copied_anew(
+    query: SavedQuery, tmp_path: Path, partitions: int, batches: int
+) -> None:
+    """A backup, whose last batch has the same number and other files; or more partitions."""
+    other = SavedQuery(tmp_path / "other", partitions=partitions)
+    for seq in (1, 2):
+        query.batch({("eu", 1): row(seq)})
+    for seq in range(batches):
+        other.batch({("eu", 1): row(seq + 6), ("us", 1): row(8)}, snapshot=True)
     with StateReader(query.checkpoint, NAME, max_age=0) as reader:
         assert reader.get(("eu", 1)) == query.values(("eu", 1))
-        other.batch({("eu", 1): row(7), ("us", 1): row(8)})
         query.checkpoint.rename(tmp_path / "away")
         other.checkpoint.rename(query.checkpoint)
         assert reader.get_many([("eu", 1), ("us", 1)]) == [other.values(("eu", 1)), other.values(("us", 1))]
-
-
-def test_other_partitions_and_another_set_of_columns_are_copied_anew(query: SavedQuery, tmp_path: Path) -> None:
-    query.batch({("eu", 1): row(1)})
-    other = SavedQuery(tmp_path / "other", partitions=4)
-    for seq in (1, 2):
-        other.batch({("eu", 1): row(seq)}, snapshot=True)
-    with StateReader(query.checkpoint, NAME, max_age=0) as reader:
-        query.checkpoint.rename(tmp_path / "away")
-        other.checkpoint.rename(query.checkpoint)
-        assert reader.get(("eu", 1)) == other.values(("eu", 1))
 
 
 def test_files_that_are_removed_meanwhile_make_it_read_the_next_batch(
@@ -339,7 +312,12 @@ def test_a_reader_leaves_nothing_behind_and_says_so_when_it_was_closed(query: Sa
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_a_byte_that_is_not_as_it_was_written_is_noticed(query: SavedQuery, snapshot: bool) -> None:
+def test_a_byte_that_is_not_as_it_was_written_is_noticed(
+    query: SavedQuery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: bool
+) -> None:
+    """No copy is left of files that cannot be read."""
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
     query.batch({key: row(0) for key in KEYS}, snapshot=snapshot)
     patterns = ("[0-9]*/*.zip", "*/SSTs/*.sst") if snapshot else ("[0-9]*/*.changelog",)
     found = [path for pattern in patterns for path in sorted((query.checkpoint / "state/0").glob(pattern))]
@@ -354,26 +332,7 @@ def test_a_byte_that_is_not_as_it_was_written_is_noticed(query: SavedQuery, snap
     path.unlink()
     with pytest.raises(FkJoinError, match="is damaged, a file of its batch 0 is missing: restore it from a backup"):
         StateReader(query.checkpoint, NAME)
-
-
-def test_a_snapshot_that_cannot_be_read_leaves_no_copy(
-    query: SavedQuery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query.batch({key: row(0) for key in KEYS}, snapshot=True)
-    files, folder, scratch = SavedFiles.without_spark(query.checkpoint), "state/0/0", tmp_path / "scratch"
-    version = commit_of(files, 0).versions[0][0]
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    partition = SavedPartition(files, folder, version)
-    with partition.opened() as log:
-        assert log.metas()
-        assert list(scratch.iterdir())
-    assert not list(scratch.iterdir())
-    for path in (query.checkpoint / folder / "SSTs").glob("*.sst"):
-        path.unlink()
-    with pytest.raises(FileNotFoundError), partition.opened():
-        pass
-    assert not list(scratch.iterdir())
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 def test_files_of_another_form_are_refused_by_name(query: SavedQuery, tmp_path: Path) -> None:
@@ -383,26 +342,19 @@ def test_files_of_another_form_are_refused_by_name(query: SavedQuery, tmp_path: 
     for name, value in (("encodingFormat", "avro"), ("rowChecksum.enabled", "true")):
         conf = {"conf": {f"spark.sql.streaming.stateStore.{name}": value}}
         offsets.write_text(f"v1\n{json.dumps(conf)}\n0")
-        with pytest.raises(
-            FkJoinError, match=f"begun with spark.sql.streaming.stateStore.{name}={value}, and fkjoin reads state that was"
-        ):
+        with pytest.raises(FkJoinError, match=f"begun with .*{name}={value}, and fkjoin reads"):
             StateReader(query.checkpoint, NAME)
     offsets.write_text(text)
     commit.write_text('v1\n{"nextBatchWatermarkMs":0}')
     with pytest.raises(FkJoinError, match="does not say which files of its state were committed"):
         StateReader(query.checkpoint, NAME)
     commit.write_text(committed)
-    with pytest.raises(
-        FkJoinError, match="checkpoint wasbs://a@b/c cannot be read without Spark: .*; fkjoin.read_state reads it"
-    ):
+    with pytest.raises(FkJoinError, match="cannot be read without Spark: .*; fkjoin.read_state"):
         StateReader("wasbs://a@b/c", NAME)
     other = SavedQuery(tmp_path / "other", codec="snappy")
     other.batch({("eu", 1): row(1)})
     with pytest.raises(FkJoinError, match="is compressed by neither lz4 nor zstd: set spark.sql"):
         StateReader(other.checkpoint, NAME)
-    anew = SavedQuery(tmp_path / "anew", codec="lz4")
-    anew.batch({("eu", 1): row(1)})
-    StateReader(anew.checkpoint, NAME).close()
     for path in ((file := query.checkpoint), os.path.relpath(file), f"file:{file}", f"file://{file}", str(file) + "/"):
         StateReader(path, NAME).close()
 
@@ -420,9 +372,7 @@ def test_a_segment_of_another_attempt_is_refused(query: SavedQuery) -> None:
     assert replica._follow(changes, {}, entries := [])
     assert len(entries) == 1
     other = {**changes.written, place: replace(meta, token=b"x" * 16).encode()}
-    with pytest.raises(
-        CorruptLogError, match="change log segment 0 comes from another attempt than its meta record: restore it"
-    ):
+    with pytest.raises(CorruptLogError, match="segment 0 comes from another attempt than its meta"):
         replica._follow(changes._replace(written=other), {}, [])
     gone = {key: value for key, value in changes.written.items() if key.number is None}
     with pytest.raises(CorruptLogError, match="change log segment 0 is missing"):

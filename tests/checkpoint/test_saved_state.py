@@ -1,11 +1,15 @@
-"""State that one can look at, verify, rebuild and spread over other partitions, as of any committed batch."""
+"""State that one can look at, verify, rebuild and spread; indexes whose checkpoints are gone."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +19,11 @@ from hypothesis import strategies as st
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import FkJoinError, read_state
+from fkjoin import FkJoinError, Table, fk_join, read_state
 from fkjoin.analysis.attempt import _key_text
-from fkjoin.checkpoint import saved_files
+from fkjoin.checkpoint import indexes, saved_files, upkeep
 from fkjoin.checkpoint.entries import Entries
+from fkjoin.checkpoint.files import query_id
 from fkjoin.checkpoint.upkeep import Examine, rescale, verify
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import constant, masked
@@ -26,28 +31,22 @@ from fkjoin.codec.key_texts import key_text, parse_key
 from fkjoin.codec.messages import CHANGE, SUBSCRIPTION, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
+from fkjoin.spark import index_home
 from fkjoin.spark.specs import STAGES
 from fkjoin.spark.specs.shown import Described
 from fkjoin.stages import Counters, subscription
 from fkjoin.state import MemoryStore
+from fkjoin.state.folders import locked
 from tests.support import golden
-from tests.support.engine import LocalEngine
-from tests.support.oracle import Change
-from tests.support.queries import run, table_of
+from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import sampled
+from tests.support.sessions import small
 from tests.support.stores import array
 
 
-def test_a_key_can_be_typed_as_text_or_json() -> None:
-    name, number = pa.schema([("name", pa.string())]), pa.schema([("n", pa.int32())])
-    both = pa.schema([("region", pa.string()), ("n", pa.int64())])
+def test_a_text_can_be_typed_alone_or_as_json() -> None:
     for text in ("12", '"12"', '["12"]'):
-        assert parse_key(name, text).to_pylist() == [b"12"]
-    assert parse_key(number, "12").equals(KeyCodec(number).encode([pa.array([12], pa.int32())], 1))
-    assert parse_key(both, '["eu", 7]').equals(KeyCodec(both).encode([pa.array(["eu"]), pa.array([7])], 1))
-    for schema, text, says in ((number, "x", "key 'x' is not n"), (both, "eu", "a JSON list is needed, of region .*, n")):
-        with pytest.raises(ValueError, match=says):
-            parse_key(schema, text)
+        assert parse_key(pa.schema([("name", pa.string())]), text).to_pylist() == [b"12"]
 
 
 @given(st.one_of(st.tuples(st.text()), st.tuples(st.integers(-9, 9)), st.tuples(st.text(), st.integers(-9, 9), st.text())))
@@ -66,19 +65,16 @@ def test_spark_writes_the_key_in_a_message_as_workers_do(spark: SparkSession) ->
         assert found == [key_text(key) for key in keys]
 
 
-def test_what_is_wrong_with_a_store_is_named(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_store_is_named() -> None:
     class Disagreeing(MemoryStore):
         def disagreement(self) -> str:
             return "the index lacks 1 entries"
 
-    engine = LocalEngine(tmp_path, buckets=1)
-    engine.batch([Change(True, b"1", b"x", 1, b"a")])
     store = Disagreeing()
     store.write(array([b"d1", b"dbroken"]), array([b"\x01" + bytes(11), b"\x09"]))
     found = [row for batch in Examine("rekey", 2)(store, 99) for row in batch.to_pylist()]  # type: ignore[arg-type]
-    problems = [row["problem"] for row in found]
-    assert problems[0] == "the index lacks 1 entries"
-    assert "a stored record has format 9" in problems[1]
+    assert found[0]["problem"] == "the index lacks 1 entries"
+    assert "a stored record has format 9" in found[1]["problem"]
     store.write(array([b"dbroken"]), array([None]))
     found = [row for batch in Examine("rekey", 2)(store, 99) for row in batch.to_pylist()]  # type: ignore[arg-type]
     assert found[1]["problem"] == "1 records of kind left belong to another bucket, first b'1'"
@@ -146,12 +142,6 @@ def test_a_materialized_table_is_read_as_of_any_batch(spark: SparkSession, place
         assert {row.id: content(row) for row in frame.collect()} == golden.batch_join(half)
     assert frame.columns == ["id", "left", "right", "_left_version", "_right_version", "_timestamp"]
     assert frame.where("right is null").first()._left_version is not None  # type: ignore[union-attr]
-    with pytest.raises(FkJoinError, match="no table is materialized as 'kep' .*; did you mean 'kept'"):
-        read_state(spark, checkpoint, "kep")
-    with pytest.raises(FkJoinError, match="has batches 0 to 2, not 7"):
-        read_state(spark, checkpoint, "kept", batch=7)
-    with pytest.raises(FkJoinError, match="has no committed batch; there are checkpoints in it: checkpoint:"):
-        read_state(spark, place, "kept")
 
 
 def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
@@ -160,9 +150,9 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
     checkpoint = str(place / "checkpoint")
     status, lines = state_command("ls", checkpoint)
     assert status == 0
-    assert [line.split()[:2] for line in lines[2:]] == [
-        [f"golden-{stage}", "golden"] for stage in ("rekey", "subscription", "resolve")
-    ]
+    names = [line.split()[0] for line in lines[2:]]
+    assert names == ["golden-rekey", "golden-subscription", "golden-resolve"]
+    assert {line.split()[1] for line in lines[2:]} == {"golden"}
     assert all((place / "checkpoint" / line.split()[2]).is_dir() for line in lines[2:])
     store, *columns = lines[1].split()
     assert (store, len(columns)) == ("store", 8)
@@ -173,8 +163,6 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
     status, lines = state_command("get", str(key), checkpoint)
     assert [json.loads(line)["kind"] for line in lines] == ["left", "right", "subscription", "result"]
     assert json.loads(lines[-1])["row"]["left"]["amount"] == wanted[key][1]
-    with pytest.raises(FkJoinError, match="has no operator 'silver'; add --operator with one of golden"):
-        state_command("get", "777", checkpoint, "--operator", "silver")
     assert state_command("get", str(key), checkpoint, "--operator", "golden") == (status, lines)
     with monkeypatch.context() as elsewhere:  # where only Spark reads files
         elsewhere.setattr(saved_files, "files_here", lambda _: None)
@@ -221,13 +209,125 @@ def test_partitions_halved_and_indexes_rebuilt_the_query_goes_on(spark: SparkSes
     assert status == 0
     assert all(list(Path(line).glob("*/index-*/CURRENT")) for line in lines)
     for name, rows in EXTRA.items():
-        (place / name / "extra.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    wanted = golden.batch_join(2) | {3: ("c1", 7.5, "renamed")}
-    wanted = {
-        key: (customer, amount, {"c1": "renamed", "c2": None}.get(customer or "", name))
-        for key, (customer, amount, name) in wanted.items()
-    }
+        write_lines(place / name, "extra", rows)
     before = golden.batch_join(2)
+    wanted = before | {3: ("c1", 7.5, "renamed")}
+    for key, (customer, amount, name) in wanted.items():
+        wanted[key] = (customer, amount, {"c1": "renamed", "c2": None}.get(customer or "", name))
     changed = {row.id: content(row) for row in go_on(spark, place, 3)}
     assert changed == {key: row for key, row in wanted.items() if row != before.get(key)}
     assert state_command("verify", str(checkpoint)) == (0, ["the state is consistent: 3 stores"])
+
+
+SPARK: Any = None
+
+
+def store(stage: str) -> Any:
+    name, identity = f"joined-{stage}", ("", {"fused": True})
+    return SimpleNamespace(name=name, operator_name="joined", stage=stage, identity=identity)
+
+
+@pytest.fixture
+def frame(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """Findings in each store, of which nothing is wrong alone."""
+    frame = MagicMock()
+    frame.cache.return_value = frame
+    monkeypatch.setattr(upkeep, "_examined", lambda *_: frame)
+    monkeypatch.setattr(upkeep, "_problems", lambda *_: [])
+    monkeypatch.setattr(upkeep, "_compared", lambda *_: ["they differ"])
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("stages", "problems"),
+    [
+        (["rekey", "subscription"], ["they differ"]),
+        (["rekey", "rekey", "subscription", "subscription"], ["they differ", "they differ"]),
+        (["rekey", "rekey", "subscription"], ["joined-subscription: the query has 1 of it, and 2 of rekey"]),
+        (["rekey"], []),
+    ],
+)
+def test_stores_are_compared(frame: MagicMock, stages: list[str], problems: list[str]) -> None:
+    """In pairs.  A join whose subscriptions are in another query has no store of that stage."""
+    assert upkeep._wrong(SPARK, [store(stage) for stage in stages]) == problems
+    assert frame.cache.call_count == frame.unpersist.call_count == len(stages)
+
+
+def test_examined_stores_are_let_go(frame: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one cannot be compared."""
+    monkeypatch.setattr(upkeep, "_compared", MagicMock(side_effect=RuntimeError("no workers")))
+    with pytest.raises(RuntimeError, match="no workers"):
+        upkeep._wrong(SPARK, [store("rekey"), store("subscription")])
+    assert frame.unpersist.call_count == 2
+
+
+@pytest.fixture
+def job(spark: SparkSession, tmp_path: Path) -> Path:
+    """A folder with the checkpoint of a query, and its index."""
+    small(spark, tmp_path, buckets=1)
+    for name in ("left", "right"):
+        write_lines(tmp_path / name, "1", [{"id": "a", "of": "a", "n": 1}])
+    tables = [Table.from_files(spark, tmp_path / name, key="id", version="n", name=name) for name in ("left", "right")]
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    query = fk_join(*tables, "of").to_parquet(out, checkpoint=checkpoint, trigger="available-now")
+    query.awaitTermination()
+    return tmp_path
+
+
+def found(spark: SparkSession, job: Path) -> indexes.Found:
+    (one,) = indexes.found(spark, job / "index")
+    return one
+
+
+def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
+    spark: SparkSession, job: Path, state_command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One stays as long as the checkpoint is the query's, or a process has the index open."""
+
+    prune, checkpoint = ("prune", "--index-dir", str(job / "index")), job / "checkpoint"
+    _, lines = state_command(*prune, "--remove")
+    assert "kept" in lines[0]
+    assert str(checkpoint) in lines[0]
+    assert lines[1] == f"no index under {job}/index belongs to a checkpoint that is gone"
+    (checkpoint / "metadata").write_text(json.dumps({"id": "of another"}))
+    (checkpoint / ".metadata.crc").unlink()
+    assert query_id(spark, str(checkpoint)) == "of another"
+    assert found(spark, job)[2:] == ("gone", f"file:{checkpoint} is now of another query")
+    shutil.rmtree(checkpoint)
+    lock = locked(next((job / "index").rglob("index-*")))
+    assert lock is not None
+    why = f"file:{checkpoint} is gone, but a process has an index open"
+    assert found(spark, job)[2:] == ("kept", why)
+    os.close(lock)
+    folder = found(spark, job).folder
+    _, lines = state_command(*prune)
+    assert lines[0].startswith("gone ")
+    assert "--remove removes them" in lines[1]
+    assert folder.is_dir(), "it was to be listed"
+    with monkeypatch.context() as other:
+        other.setattr(indexes.shutil, "rmtree", MagicMock(side_effect=PermissionError("no")))
+        with pytest.raises(FkJoinError, match=f"{folder} cannot be removed: .*; remove it as its owner"):
+            state_command(*prune, "--remove")
+    state_command(*prune, "--remove")
+    assert list((job / "index").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        (None, "nothing says where the checkpoint is"),
+        ("?", "nothing says where the checkpoint is"),
+        ({"checkpoint": "file:/gone", "host": "elsewhere"}, "file:/gone is on elsewhere"),
+        ({"checkpoint": "nowhere://bucket/gone", "host": "h"}, "nowhere://bucket/gone cannot be asked: "),
+    ],
+)
+def test_an_index_of_which_too_little_is_known_stays(spark: SparkSession, tmp_path: Path, written: Any, why: str) -> None:
+    folder = tmp_path / "index" / "query"
+    folder.mkdir(parents=True)
+    if written is not None:
+        (folder / index_home.HOME_FILE).write_text(json.dumps(written))
+    one = found(spark, tmp_path)
+    assert one.fate == "unknown"
+    assert one.why.startswith(why)
+    assert indexes.remove([one]) == []
+    assert folder.is_dir()

@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.errors import IllegalArgumentException
@@ -94,10 +95,8 @@ def test_a_full_disk_holds_nobody_up(capfd: pytest.CaptureFixture[str]) -> None:
 def test_an_error_of_sparks_is_a_line_that_names_the_log_and_a_fault_is_shown_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, refused = (
-        tmp_path / "spark.log",
-        IllegalArgumentException("[INVALID_CONF_VALUE] 'many' is not a number\nSQLSTATE: 22022"),
-    )
+    log = tmp_path / "spark.log"
+    refused = IllegalArgumentException("[INVALID_CONF] 'many' is not a number\nSQLSTATE: 22022")
     for file, rest in ((log, f"Spark's log, {log}, has the rest"), (None, "Spark's log above has the rest")):
         with pytest.raises(FkJoinError, match=rf"^'many' is not a number\n{rest}$"), spark_log(file):
             raise refused
@@ -106,10 +105,7 @@ def test_an_error_of_sparks_is_a_line_that_names_the_log_and_a_fault_is_shown_wh
             raise error
         assert found.value is error
 
-    def fails() -> None:
-        raise refused
-
-    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(main, "app", MagicMock(side_effect=refused))
     monkeypatch.setattr(main, "end_when_told", lambda: None)
     with pytest.raises(SystemExit, match="1"):
         main.main()

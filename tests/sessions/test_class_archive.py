@@ -36,19 +36,18 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_options_have_the_file_unless_somebody_else_has_said_what_to_do(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the command line come later, and have precedence."""
-    temporary = '-Djava.io.tmpdir="/own"'
-    assert _java_options(Path("/own"), is_local=True) == f"{temporary} ", "there is no file yet"
+    own, temporary = Path("/own"), '-Djava.io.tmpdir="/own"'
+    assert _java_options(own, is_local=True) == f"{temporary} ", "there is no file yet"
     file.parent.mkdir()
     file.touch()
     ours = f"-XX:SharedArchiveFile={quoted(file)} -Xlog:disable"
-    assert _java_options(Path("/own"), is_local=False) == f"{temporary} "
-    assert _java_options(Path("/own"), is_local=True) == f"{temporary} {ours} "
+    assert _java_options(own, is_local=False) == f"{temporary} "
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xshare:off")
-    assert _java_options(Path("/own"), is_local=True) == f"{temporary} {ours} -Xshare:off"
+    assert _java_options(own, is_local=True) == f"{temporary} {ours} -Xshare:off"
     for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"):
         with monkeypatch.context() as other:
             other.setenv(name, "-XX:SharedArchiveFile=other")
-            assert _java_options(Path("/own"), is_local=True) == f"{temporary} -Xshare:off"
+            assert _java_options(own, is_local=True) == f"{temporary} -Xshare:off"
 
 
 @pytest.mark.spark

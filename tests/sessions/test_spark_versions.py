@@ -43,10 +43,6 @@ def own(line: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"} | python
 
 
-def refusal(what: str, since: str, release: str) -> str:
-    return f"{what} needs Spark {since} or newer, and this is {release}; "
-
-
 @pytest.mark.parametrize(("release", "line"), [pytest.param(*one, id=one[1]) for one in RELEASES])
 def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     spark: SparkSession, tmp_path: Path, release: str, line: str
@@ -68,20 +64,18 @@ def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
     assert found["read"] == batch_join(history)
     spreads = tuple(map(int, line.split("."))) >= (4, 2)
     there = f"partitions: {tmp_path / 'checkpoint'} has 2 already"
-    unspread = (
-        refusal("fkjoin state rescale", "4.2", release)
-        + 'run it, and the query after it, in a Python environment with "pyspark>=4.2"'
-    )
+    needs = f"fkjoin state rescale needs Spark 4.2 or newer, and this is {release}; run it, and"
+    unspread = f'{needs} the query after it, in a Python environment with "pyspark>=4.2"'
     assert found["rescaled"] == (there if spreads else unspread)
 
+    wanted = batch_join(history)
     with StateReader(tmp_path / "checkpoint", "joined") as reader:
-        looked_up = dict(zip(batch_join(history), reader.get_many(list(batch_join(history))), strict=True))
-    assert {
-        key: row and {"items": row["left"]["items"], "region": row["right"]["region"]} for key, row in looked_up.items()
-    } == batch_join(history)
+        rows = reader.get_many(list(wanted))
+    items = [row and (row["left"]["items"], row["right"]["region"]) for row in rows]
+    assert items == [row and (row["items"], row["region"]) for row in wanted.values()]
 
     small(spark, tmp_path, partitions=2)
-    assert read_back(spark, tmp_path) == batch_join(history)
+    assert read_back(spark, tmp_path) == wanted
     if line == "4.0":  # the newest Spark does not load such change logs
         return
     history.write(60)

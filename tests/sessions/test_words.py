@@ -18,6 +18,7 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from fkjoin.errors import SessionError
 from fkjoin.sessions import words
 from fkjoin.sessions.settings import SHORT_LIVED, session
+from tests.support.job_files import write_rows
 from tests.support.places import ROOT
 
 BETWEEN = "the user's own line\n"
@@ -28,10 +29,8 @@ import fkjoin
 from fkjoin import Table, fk_join
 from pyspark.sql.functions import udf
 spark = fkjoin.session(master="local[2]", ui_enabled="false", sql_shuffle_partitions=2, driver_extraJavaOptions={SHORT_LIVED!r})
-schema = "id string, customer string, amount bigint, op string, lsn bigint"
-about = dict(version="lsn", deleted="op = 'd'", schema=schema)
-orders = Table.from_files(spark, "orders", key="id", **about)
-customers = Table.from_files(spark, "customers", key="customer", **about)
+orders = Table.from_files(spark, "orders", key="id", version="lsn")
+customers = Table.from_files(spark, "customers", key="customer", version="lsn")
 joined = fk_join(orders, customers, lambda key, row: row.customer, joiner=lambda left, right: str(left.amount))
 query = joined.group_by("value").agg(n=fkjoin.aggregates.count()).to_parquet("out", checkpoint="ck")
 query.processAllAvailable()
@@ -53,15 +52,11 @@ spark.range(1).collect()
 
 @pytest.mark.nightly
 def test_a_joins_script_says_nothing_of_its_own_and_a_failure_says_all(tmp_path: Path) -> None:
-    for name in ("orders", "customers"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.json").write_text('{"id": "o1", "customer": "c1", "amount": 1, "op": "u", "lsn": 1}\n')
+    write_rows(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    before, between, after = run.stderr.partition(BETWEEN)
+    command = [sys.executable, "-c", PROGRAM]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
+    before, between, after = run.stderr.decode().partition(BETWEEN)
     assert (before, between) == ("", BETWEEN)
     failed, _, told_all = after.partition(" INFO ")
     assert "of a worker\n" in failed
@@ -93,6 +88,10 @@ java.lang.IllegalStateException: a user's
 no end"""
 
 
+ALL = LINES.decode()
+KEPT = ALL.split("\n\n", 1)[1]
+
+
 def written(*texts: bytes, capfd: pytest.CaptureFixture[str], everything: bool = False) -> str:
     output = words.Output()
     output.everything = everything
@@ -105,19 +104,17 @@ def written(*texts: bytes, capfd: pytest.CaptureFixture[str], everything: bool =
 
 
 def test_lines_of_no_use_are_left_out_and_nothing_else_is(capfd: pytest.CaptureFixture[str]) -> None:
-    kept = LINES.decode().split("\n\n", 1)[1]
-    assert written(LINES, capfd=capfd) == kept
-    assert written(LINES[:70], LINES[70:], capfd=capfd) == kept, "lines that come in parts"
-    assert written(LINES, capfd=capfd, everything=True) == LINES.decode(), "for who chooses a level"
+    assert written(LINES, capfd=capfd) == KEPT
+    assert written(LINES[:70], LINES[70:], capfd=capfd) == KEPT, "lines that come in parts"
+    assert written(LINES, capfd=capfd, everything=True) == ALL, "for who chooses a level"
 
 
 def test_a_retry_of_kafkas_client_that_goes_on_is_said_once(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retry = "26/11/26 18:14:0{} WARN NetworkClient: [Consumer clientId=c-{}] Connection to node {} could not be established.\n"
-    topic = (
-        "26/11/26 18:14:0{} WARN NetworkClient: [Producer clientId=p] Error while fetching metadata with correlation id {}\n"
-    )
+    warn = "26/11/26 18:14:0{} WARN NetworkClient: "
+    retry = f"{warn}[Consumer clientId=c-{{}}] Connection to node {{}} could not be established.\n"
+    topic = f"{warn}[Producer clientId=p] Error while fetching metadata with correlation id {{}}\n"
     other = "26/11/26 18:14:09 WARN Sender: [Producer clientId=p] Got error produce response\n"
     lines = [retry.format(0, 1, 1), retry.format(1, 2, 1), retry.format(1, 2, 2), topic.format(2, 7), topic.format(3, 8)]
     said = [lines[0], lines[2], lines[3], other, other]
@@ -143,14 +140,9 @@ def test_a_session_does_not_repeat_what_pyspark_says_of_pandas(monkeypatch: pyte
 def test_no_line_is_lost_where_standard_error_does_not_wait() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    program = """if True:
-        import os
-        from fkjoin.sessions.words import output
-        for number in range(400):
-            os.write(output().writing, b"%d " % number + b"x" * 500 + b"\\n")
-        """
-    lines = [b"%d " % number + b"x" * 500 + b"\n" for number in range(400)]
-    run = subprocess.Popen([sys.executable, "-c", program], stderr=writing)
+    program = "import os; from fkjoin.sessions.words import output; os.write(output().writing, {})"
+    lines = "b'%500d\\n' * 400 % (*range(400),)"
+    run = subprocess.Popen([sys.executable, "-c", program.format(lines)], stderr=writing)
     os.close(writing)
     select.select([reading], [], [])
     time.sleep(0.5)  # the pipe fills
@@ -159,7 +151,7 @@ def test_no_line_is_lost_where_standard_error_does_not_wait() -> None:
         arrived += piece
     os.close(reading)
     assert run.wait() == 0
-    assert arrived == b"".join(lines)
+    assert arrived == b"%500d\n" * 400 % (*range(400),)
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -205,13 +197,16 @@ def test_a_level_that_there_is_not_is_refused(spark: SparkSession, monkeypatch: 
         spark.sparkContext.setLogLevel("ERROR")
 
 
+FIRST = "first\n"
 REPORT = b":: resolution report ::\n\t0 artifacts copied, 13 already retrieved (0kB/12ms)\nfirst\n"
 
 
-@pytest.mark.parametrize("everything", [True, False])
-@pytest.mark.parametrize("before", [REPORT, LINES], ids=["report", "lines"])
+@pytest.mark.parametrize(
+    ("before", "everything", "shown"),
+    [(REPORT, True, FIRST), (REPORT, False, FIRST), (LINES, True, ALL), (LINES, False, KEPT)],
+)
 def test_what_is_held_comes_in_its_order_without_the_report_on_packages(
-    everything: bool, before: bytes, capfd: pytest.CaptureFixture[str]
+    before: bytes, everything: bool, shown: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = words.Output()
     output.everything, output.held = everything, True
@@ -221,5 +216,4 @@ def test_what_is_held_comes_in_its_order_without_the_report_on_packages(
     output.release()
     os.write(output.writing, b"second\n")
     output.catch_up()
-    shown = "first\n" if before == REPORT else LINES.decode() if everything else LINES.decode().split("\n\n", 1)[1]
     assert capfd.readouterr().err == shown + "second\n"

@@ -7,8 +7,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -45,9 +47,7 @@ class Session:
         return Frame()
 
 
-def session() -> SparkSession:
-    made: Any = Session()
-    return made
+SESSION: Any = Session()
 
 
 def by_arrow(folder: Path) -> Files:
@@ -64,7 +64,7 @@ def by_hadoop(folder: Path) -> Files:
 
 WITHOUT_A_JVM = {
     "local": LocalFiles,
-    "by a worker": lambda folder: WorkerFiles(session(), f"file:{folder}"),
+    "by a worker": lambda folder: WorkerFiles(SESSION, f"file:{folder}"),
     "by Arrow": by_arrow,
 }
 
@@ -136,15 +136,6 @@ def a_path_where_a_file_is_in_the_way_is_refused(files: Files, folder: Path) -> 
             change()
 
 
-CONTRACT = [
-    files_are_made_replaced_read_and_deleted,
-    a_file_that_is_there_is_not_made_again,
-    folders_are_listed_by_name,
-    a_file_is_dated_or_the_caller_knows,
-    a_path_where_a_file_is_in_the_way_is_refused,
-]
-
-
 def folders_are_moved_to_where_nothing_is(files: Files, folder: Path) -> None:
     for name in ("a", "b"):
         (folder / name).mkdir()
@@ -157,6 +148,15 @@ def folders_are_moved_to_where_nothing_is(files: Files, folder: Path) -> None:
     assert files.read("c/file") == b"a"
     with pytest.raises(FkJoinError, match=r"a cannot be renamed to .*d: .*(No such|not exist).*\. Check that the folder"):
         files.rename("a", "d")
+
+
+CONTRACT = [
+    files_are_made_replaced_read_and_deleted,
+    a_file_that_is_there_is_not_made_again,
+    folders_are_listed_by_name,
+    a_file_is_dated_or_the_caller_knows,
+    a_path_where_a_file_is_in_the_way_is_refused,
+]
 
 
 @pytest.mark.parametrize("kind", WITHOUT_A_JVM)
@@ -177,19 +177,16 @@ def test_folders_of_a_machine_are_moved(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["local", "by a worker"])
 def test_of_two_that_make_a_file_at_a_time_one_succeeds(kind: str, tmp_path: Path) -> None:
-    files, start, won = WITHOUT_A_JVM[kind](tmp_path), threading.Barrier(8), list[int]()
+    files, start = WITHOUT_A_JVM[kind](tmp_path), threading.Barrier(8)
 
-    def contend(number: int) -> None:
+    def contend(number: int) -> bool:
         start.wait(30)
-        if files.create("file", str(number).encode()):
-            won.append(number)
+        return files.create("file", str(number).encode())
 
-    threads = [threading.Thread(target=contend, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert files.read("file") == str(*won).encode()
+    with ThreadPoolExecutor(8) as threads:
+        won = list(threads.map(contend, range(8)))
+    assert won.count(True) == 1
+    assert files.read("file") == str(won.index(True)).encode()
 
 
 @pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 5000])
@@ -239,11 +236,7 @@ def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
 def test_a_folder_is_deleted_while_another_writes_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is alive after all leaves its files; the next start deletes them."""
     (tmp_path / "draft" / "below").mkdir(parents=True)
-
-    def written(path: Any, *_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOTEMPTY, "Directory not empty")
-
-    monkeypatch.setattr(os, "rmdir", written)
+    monkeypatch.setattr(os, "rmdir", MagicMock(side_effect=OSError(errno.ENOTEMPTY, "not empty")))
     LocalFiles(tmp_path).delete("draft")
 
 
@@ -258,20 +251,20 @@ def test_hdfs_shows_a_file_when_it_is_whole(spark: SparkSession, tmp_path: Path,
 
 
 def test_paths_of_a_client_are_in_full(tmp_path: Path) -> None:
-    roots = [of_client(session(), where).root for where in ("/a//b/", "file:/a/b", "file:///a/b")]
+    roots = [of_client(SESSION, where).root for where in ("/a//b/", "file:/a/b", "file:///a/b")]
     assert set(roots) == {"file:/a/b"}
-    assert isinstance(of_client(session(), "s3://bucket/a/"), WorkerFiles)
-    assert of_client(session(), "s3://bucket/a/").root == "s3://bucket/a"
+    assert isinstance(of_client(SESSION, "s3://bucket/a/"), WorkerFiles)
+    assert of_client(SESSION, "s3://bucket/a/").root == "s3://bucket/a"
     for relative in ("a/b", "run:1/ck"):
         with pytest.raises(FkJoinError, match=f"path: {relative} is relative, .* write the path in full"):
-            of_client(session(), relative)
+            of_client(SESSION, relative)
 
 
 def test_a_client_on_the_machine_of_its_workers_asks_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert of_client(session(), str(tmp_path)).local == tmp_path
+    assert of_client(SESSION, str(tmp_path)).local == tmp_path
     monkeypatch.setattr(Session, "session_id", "of another machine")
     monkeypatch.setattr(WorkerFiles, "exists", lambda *_: False)
-    assert of_client(session(), str(tmp_path)).local is None
+    assert of_client(SESSION, str(tmp_path)).local is None
 
 
 def test_a_path_is_taken_by_its_text(tmp_path: Path) -> None:
@@ -283,6 +276,7 @@ def test_a_path_is_taken_by_its_text(tmp_path: Path) -> None:
 
 
 def test_a_storage_that_pyarrow_does_not_know_is_said() -> None:
-    for exists in (lambda: without_spark("odd://place/a"), of_client(session(), "odd://place/a").exists):
+    address = "odd://place/a"
+    for exists in (lambda: without_spark(address), of_client(SESSION, address).exists):
         with pytest.raises(OSError, match="odd://place/a: pyarrow cannot reach it"):
             exists()
