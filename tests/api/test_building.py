@@ -1,11 +1,10 @@
-"""Messages about mistakes while building, and the text of a topology; no query runs here."""
+"""Sessions that tables are built in, and how they are asked; no query runs here."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -49,86 +48,6 @@ def customers(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("customers")
     write_lines(folder, "1", [{"customer_id": "c", "name": "Ada", "lsn": 1}])
     return Table.from_files(spark, folder, key="customer_id", version="lsn", name="customers")
-
-
-def stream(spark: SparkSession) -> Any:
-    return spark.readStream.format("rate").load().selectExpr("value as id", "timestamp as at", "cast(value as string) as text")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            {"key": "idd", "version": "id"},
-            r"key: the table has no column 'idd'; did you mean 'id'\? It has: id, at, text\.",
-        ),
-        ({"key": 3, "version": "id"}, "key: a column name is needed, 3 is a int"),
-        ({"key": "id", "version": "lsn"}, r"version: the table has no column 'lsn'\. It has: id, at, text\."),
-        ({"key": "id", "version": "text"}, "version: text is string, whole numbers are needed"),
-        ({"key": "id", "version": "at"}, r"version: at is timestamp, whole numbers are needed; cast it.*unix_micros"),
-        ({"key": "id", "version": "id", "deleted": "text"}, "deleted: text is string, a boolean is needed"),
-        (
-            {"key": "id", "version": "id", "deleted": "opp = 'd'"},
-            r"deleted: in \"opp = 'd'\", .* has no column 'opp'",
-        ),
-        (
-            {"key": "id", "version": "id", "timestamp": "text"},
-            "timestamp: text is string, a timestamp or bigint is needed",
-        ),
-        (
-            {"key": "id", "version": "id", "timestamp": 3},
-            "timestamp: a column name, SQL text or Column is needed, 3 is a int",
-        ),
-    ],
-)
-def test_a_source_described_wrongly_is_refused(spark: SparkSession, arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(TopologyError, match=says):
-        Table.from_stream(stream(spark), **arguments)
-
-
-def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(TopologyError, match="path: .*nowhere is not there"):
-        Table.from_files(spark, tmp_path / "nowhere", key="id", version="id")
-    with pytest.raises(TopologyError, match="format: 'orc' is not one of json, parquet, csv"):
-        Table.from_files(spark, tmp_path, key="id", version="id", format="orc")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            {"extractor": "custmer_id"},
-            "extractor: left table orders has no column 'custmer_id'; did you mean 'customer_id'",
-        ),
-        (
-            {"extractor": "upper(nothing)"},
-            r"extractor: in 'upper\(nothing\)', left table orders has no column 'nothing'",
-        ),
-        (
-            {"extractor": "amount"},
-            r"extractor: amount of left table orders is double, but key column customer_id .* is string",
-        ),
-        ({"extractor": 7}, "extractor: "),
-        ({"extractor": "customer_id", "spread": 0}, r"spread: 0 is not a number from 1 to \d+, the number of buckets; set"),
-        ({"extractor": "customer_id", "spread": 1000}, "spread: 1000 is not a number from 1 to "),
-        ({"extractor": "customer_id", "spread": True}, "spread: True is not a number"),
-        ({"extractor": "customer_id", "deployment": "stage"}, 'deployment: \'stage\' is not one of "fused", "staged"'),
-        (
-            {"extractor": "customer_id", "joiner": "left.amont"},
-            r"joiner: the joined row has no column 'left.amont'; did you mean 'left.amount'",
-        ),
-    ],
-)
-def test_a_join_described_wrongly_is_refused(orders: Table, customers: Table, arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(TopologyError, match=says):
-        fk_join(orders, customers, **arguments)
-
-
-def test_a_frame_in_place_of_a_table_and_no_frame_are_refused_with_the_way_out(orders: Table) -> None:
-    with pytest.raises(TopologyError, match=r"right: a Table is needed, this is a DataFrame; wrap it with Table\.from_stream"):
-        fk_join(orders, orders.changes, "customer_id")  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match="df: a streaming DataFrame is needed, this is a list"):
-        Table.from_stream([1], key="id", version="id")  # type: ignore[arg-type]
 
 
 def test_a_session_with_the_wrong_state_store_is_refused(spark: SparkSession) -> None:
@@ -314,19 +233,3 @@ def test_the_engines_own_columns_cannot_be_named(orders: Table) -> None:
     for name in ("__fkjoin_version.v0 > 0", "__fkjoin_deleted", "__fkjoin_row.amount > 0"):
         with pytest.raises(TopologyError, match="condition: "):
             orders.filter(name)
-    with pytest.raises(TopologyError, match="condition: ") as refused:
-        orders.filter("amont > 1")
-    assert "__fkjoin" not in str(refused.value)
-
-
-def test_in_a_stopped_session_every_call_says_so(orders: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders._planned.spark._sc, "_jsc", None)
-    calls: list[Callable[[], Any]] = [
-        lambda: orders.filter("amount > 1"),
-        lambda: orders.map_values("amount"),
-        lambda: orders.group_by("customer_id").count(),
-        lambda: fk_join(orders, orders, "customer_id"),
-    ]
-    for call in calls:
-        with pytest.raises(SessionError, match="the Spark session was stopped: make a new one"):
-            call()

@@ -1,10 +1,12 @@
-"""``flat_map``, ``rekey``, ``select``, ``drop``, ``with_columns``: from files to a sink, and on after a restart."""
+"""``flat_map``, ``rekey``, ``select``, ``drop``, ``with_columns``.
+
+Rows after random changes: tests/api/test_operators.py and tests/stages/test_flat_map.py.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, TopologyError, read_state
-from fkjoin import aggregates as agg
-from fkjoin.checkpoint.entries import look_up
-from fkjoin.checkpoint.saved import saved_stores
-from fkjoin.checkpoint.upkeep import verify
+from fkjoin import Table
 from fkjoin.testing import Driver
 from tests.support.driven import feed_lines
-from tests.support.queries import write_lines
 from tests.support.sessions import small
 
 ORDER = "id string, buyer string, items array<struct<sku: string, n: int>>, lsn bigint, op string"
@@ -37,46 +34,18 @@ def order(key: str, lsn: int, buyer: str | None = None, op: str = "u", **items: 
 
 @pytest.fixture
 def orders(spark: SparkSession, tmp_path: Path) -> Table:
-    small(spark, tmp_path, partitions=2)
+    small(spark, tmp_path)
     return orders_of(spark, tmp_path)
 
 
-BATCHES = [
-    [order("1", 1, "ann", a=1, b=2), order("2", 2, "bob", a=3)],
-    [order("1", 3, "ann", b=2, c=5), order("2", 6, op="d"), order("3", 8, "eve", a=1, c=1), order("3", 7, "eve", b=9)],
-]
-
-
-def lines_after(batches: list[list[dict[str, Any]]]) -> dict[tuple[str, str], int]:
-    """The number of each item of each order, of the newest orders."""
-    newest: dict[str, dict[str, Any]] = {}
-    for one in sorted((one for batch in batches for one in batch), key=lambda one: int(one["lsn"])):
-        newest[one["id"]] = one
-    return {(key, item["sku"]): item["n"] for key, one in newest.items() if one["op"] != "d" for item in one["items"]}
-
-
-def test_lines_of_orders_are_summed_up_and_go_on_after_a_restart(spark: SparkSession, tmp_path: Path, orders: Table) -> None:
-    """Files → flat_map → an aggregate → Parquet; each batch by a new query on the same checkpoint."""
-    lines = orders.flat_map("items", key=["id", "sku"], name="lines", validate=True)
+def test_keys_and_columns_are_those_of_the_rows(orders: Table) -> None:
+    lines = orders.flat_map("items", key=["id", "sku"])
     assert (lines.key, lines.columns) == (("id", "sku"), ["id", "sku", "n"])
-    totals = lines.group_by("sku", name="totals").agg(total=agg.sum("n"), lines=agg.count())
-    for number, batch in enumerate(BATCHES):
-        write_lines(tmp_path / "orders", str(number), batch)
-        totals.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now").awaitTermination()
-    wanted = lines_after(BATCHES)
-    kept = read_state(spark, tmp_path / "ck", "lines").collect()
-    assert {(row.id, row.sku): row.n for row in kept} == wanted
-    sums: dict[str, list[int]] = defaultdict(list)
-    for (_, sku), n in wanted.items():
-        sums[sku].append(n)
-    found = read_state(spark, tmp_path / "ck", "totals").collect()
-    assert {row.sku: (row.total, row.lines) for row in found} == {sku: (sum(n), len(n)) for sku, n in sums.items()}
-    assert verify(spark, tmp_path / "ck") == []
-    state = saved_stores(spark, tmp_path / "ck")
-    (one,) = look_up(state, "lines", '["1", "b"]')
-    assert (one["kind"], one["row"]) == ("output", {"sku": "b", "n": 2})
-    (made,) = look_up(state, "lines", "3")
-    assert [(item["key"], item["row"]["n"]) for item in made["row"]] == [(["3", "a"], 1), (["3", "c"], 1)]
+    words = orders.flat_map("split(buyer, ' ')", key=["id", "col as word"])
+    assert (words.key, words.columns) == (("id", "word"), ["id", "word", "col"])
+    for chosen in (orders.select("buyer", F.col("items")), orders.select(["buyer", "items"])):
+        assert chosen.columns == ["id", "buyer", "items"]
+    assert orders.select("*", "1 as one").columns == [*orders.columns, "one"]
 
 
 def test_of_orders_with_one_new_key_the_first_is_shown_and_then_the_next(orders: Table) -> None:
@@ -133,30 +102,6 @@ def test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter(spark: SparkSes
     feed_lines(failing, "orders", [TWICE])
     with pytest.raises(Exception, match=r"flat_map of orders, key 4: two of its rows have .* are set aside"):
         failing.run()
-
-
-def test_what_cannot_be_a_flat_map_is_refused(orders: Table) -> None:
-    """The messages that name a way out are tried in ``test_ways_out_while_building``."""
-    words = orders.flat_map("split(buyer, ' ')", key=["id", "col as word"])
-    assert (words.key, words.columns) == (("id", "word"), ["id", "word", "col"])
-    for wrong, says in (
-        (lambda: orders.flat_map("itms", key="id"), "rows: table orders has no column 'itms'"),
-        (lambda: orders.flat_map("items", key="skuu"), "key: a row that orders makes has no column 'skuu'; did you mean 'sku'"),
-        (lambda: orders.flat_map("items", key=[]), "key: name at least one column or expression"),
-        (lambda: orders.flat_map("items", key="sku", name="orders"), "name: 'orders' already names an input"),
-        (lambda: orders.flat_map("items", key="sku", emit="never"), "emit: 'never' is not one of"),
-        (lambda: orders.flat_map(lambda key: [], key="id", returns="a int"), "rows: .* must be callable with"),
-        (lambda: orders.rekey("lower(buyer) as buyer"), "key: column 'buyer' is already there as the key"),
-        (lambda: orders.drop("colour"), "cols: table orders has no column 'colour'"),
-        (lambda: orders.drop("buyer", "items", "op"), "columns: name at least one column"),
-        (lambda: orders.with_columns(["1 as a"]), "columns: names and expressions are needed"),
-        (lambda: orders.select(), "columns: name at least one column"),
-    ):
-        with pytest.raises(TopologyError, match=f"^{says}"):
-            wrong()
-    for chosen in (orders.select("buyer", F.col("items")), orders.select(["buyer", "items"])):
-        assert chosen.columns == ["id", "buyer", "items"]
-    assert orders.select("*", "1 as one").columns == [*orders.columns, "one"]
 
 
 def test_a_stream_that_explodes_rows_is_warned_of_once(

@@ -1,18 +1,18 @@
-"""The join on Spark: traces, restarts, and the topologies that people build."""
+"""The join on Spark: restarts, settings of a checkpoint, and functions of users.
+
+Joins of joins: tests/api/test_operators.py; traces: tests/replay and integration/test_join.py.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
 from collections import Counter
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join
@@ -24,65 +24,9 @@ from fkjoin.sessions.settings import BUCKETS
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import Driver
-from tests.support.driven import feed
+from tests.support.orders import History, batch_join, tables
 from tests.support.queries import run, table_of, write_lines
-from tests.support.replay.traces import (
-    Trace,
-    TraceChange,
-    assert_agrees,
-    expected,
-    joined_value,
-    outcome,
-    read_trace,
-    trace_files,
-)
 from tests.support.sessions import small
-
-_SCHEMA = "index bigint, left boolean, key string, foreign_key string, value string, ts bigint"
-
-
-def replay_on_spark(spark: SparkSession, trace: Trace, events_per_batch: int, folder: Path) -> list[dict[str, Any]]:
-    """Replay it in an empty folder.
-
-    A batch has the last result of each key alone, and the keys come in no particular order.
-    """
-    cuts = list(trace.batches(events_per_batch))
-    log = folder / "log"
-    log.mkdir(parents=True)
-    for number, cut in enumerate(cuts):
-        part = log / f"{number:08}.json"
-        lines = [json.dumps(asdict(event)) + "\n" for event in cut]
-        part.write_text("".join(lines), encoding="utf-8")
-        os.utime(part, (number, number))
-    stream = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).json(str(log))
-    left, right = _side(stream, "left"), _side(stream, "right")
-    joined = fk_join(left, right, "foreign_key", how=trace.how, name="replay")
-    target = folder / "joined"
-    joined.to_parquet(target, checkpoint=folder / "ck", trigger="available-now").awaitTermination()
-    number = F.split("batch", "-")[0].cast("int")
-    rows = spark.read.parquet(str(target)).withColumn("number", number).orderBy("number").collect()
-    return outcome((cuts[row["number"]][-1].index, *_result(row)) for row in rows)
-
-
-def _side(stream: DataFrame, side: str) -> Table:
-    chosen = stream.where("left" if side == "left" else "not left").drop("left")
-    return Table.from_stream(
-        chosen,
-        key="key",
-        version="index",
-        deleted="value is null",
-        timestamp="ts",
-        name=side,
-        log="trace",
-    )
-
-
-def _result(row: Row) -> tuple[str, Any, int]:
-    if row["_operation"] == "delete":
-        return row["key"], None, row["_timestamp"]
-    right = row["right"]
-    value = joined_value(row["left"]["value"], right and right["value"])
-    return row["key"], value, row["_timestamp"]
 
 
 @pytest.fixture(autouse=True)
@@ -96,115 +40,26 @@ def test_the_hash_is_sparks(spark: SparkSession) -> None:
     assert [row[0] for row in found] == [spark_hash(value) for value in values]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("how", "size", "buckets"), [("inner", 40, 2), ("left", 97, 3)])
-def test_all_traces_in_one_query_give_the_final_tables_and_subsequences(
-    spark: SparkSession, tmp_path: Path, how: Any, size: int, buckets: int
-) -> None:
-    """Each trace has keys of its own; the cuts fall where they may."""
-    spark.conf.set(BUCKETS, str(buckets))
-    paths = [path for path in trace_files() if path.name.startswith(how)]
-    events: list[TraceChange] = []
-    for number, path in enumerate(paths):
-        for event in read_trace(path).events:
-            foreign_key = None if event.foreign_key is None else f"{number}|{event.foreign_key}"
-            events.append(replace(event, index=len(events), key=f"{number}|{event.key}", foreign_key=foreign_key))
-    *results, last = replay_on_spark(spark, Trace(how, tuple(events)), size, tmp_path / "traces")
-    for number, path in enumerate(paths):
-        prefix = f"{number}|"
-        own = [line for line in results if line["key"].startswith(prefix)]
-        renamed = [line | {"key": line["key"].removeprefix(prefix)} for line in own]
-        table = {key.removeprefix(prefix): value for key, value in last["final"].items() if key.startswith(prefix)}
-        assert_agrees([*renamed, {"final": table}], expected(path))
-
-
 def test_a_query_goes_on_from_its_checkpoint_with_its_index_lost_or_too_old(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys of two columns of different types, Parquet on the left and JSON lines on the right, with null keys."""
-    rng = random.Random(3)
-    lefts: dict[Any, Any] = {}
-    rights: dict[Any, Any] = {}
-    rows: list[Row] = []
-    count: Counter[str] = Counter()
+    history, index = History(tmp_path), tmp_path / "index"
+    columns, rows, count = ["left.items", "right.region"], list[Row](), Counter[str]()
     for number in range(3):
-        left_rows, right_rows = [], [{"region": None, "shop": 1, "city": "x", "gone": False, "seq": 0}]
-        for sequence in range(60 * number + 1, 60 * number + 61):
-            deleted, region, shop = rng.random() < 0.2, rng.choice("ns"), rng.randrange(3)
-            if rng.random() < 0.7:
-                item = rng.randrange(12), rng.choice("pq")
-                left_rows.append((*item, region, shop, rng.randrange(5), deleted, sequence))
-                lefts[item] = None if deleted else left_rows[-1][2:5]
-            else:
-                city = rng.choice(("Aix", "Bonn"))
-                right_rows.append({"region": region, "shop": shop, "city": city, "gone": deleted, "seq": sequence})
-                rights[region, shop] = None if deleted else city
-        schema = "id int, part string, region string, shop bigint, amount int, deleted boolean, seq bigint"
-        spark.createDataFrame(left_rows, schema).coalesce(1).write.mode("append").parquet(str(tmp_path / "left"))
-        write_lines(tmp_path / "right", str(number), right_rows)
+        history.write(60)
         if number == 1:
-            (tmp_path / "index").rename(tmp_path / "old")
+            index.rename(tmp_path / "old")
         if number == 2:
-            shutil.rmtree(tmp_path / "index")
-            (tmp_path / "old").rename(tmp_path / "index")
-        left = Table.from_files(spark, tmp_path / "left", key=["id", "part"], version="seq", deleted="deleted")
-        right = Table.from_files(spark, tmp_path / "right", key=["region", "shop"], version="seq", deleted="gone")
-        joined = fk_join(left, right, ["region", "shop"], how="left", name="orders-shops")
-        found = run(joined.changes, tmp_path / "checkpoint", metrics_name("orders-shops"))
-        rows += found.rows
-        count.update(found.count)
-        got = {key: (tuple(row.left[2:5]), row.right and row.right.city) for key, row in table_of(rows, "id", "part").items()}
-        assert got == {key: (value, rights.get(value[:2])) for key, value in lefts.items() if value is not None}
-        assert (found.count["index-rebuilt"] > 0) == (number == 1), "an index that is too old reads the rest of its log"
-    assert count["null-key-dropped"] == 3
-    assert count["left-in"] + count["right-in"] == 180
+            shutil.rmtree(index)
+            (tmp_path / "old").rename(index)
+        joined = fk_join(*tables(spark, tmp_path), "customer_id", joiner=columns, name="joined")
+        batch = run(joined.changes, tmp_path / "checkpoint", metrics_name("joined"))
+        rows += batch.rows
+        count.update(batch.count)
+        last = table_of(rows, "order_id").items()
+        assert {key: {"items": row["items"], "region": row.region} for (key,), row in last} == batch_join(history)
+        assert (batch.count["index-rebuilt"] > 0) == (number == 1), "an index that is too old reads the rest of its log"
+    assert count["left-in"] + count["right-in"] == history.lsn
     assert count["out"] == len(rows)
     assert rows[0]._left_version is not None
-
-
-SCHEMAS = {"orders": "o string, c string", "customers": "c string, r string", "regions": "r string, name string"}
-STEPS: list[list[tuple[str, str, Any]]] = [
-    [
-        *(("orders", f"o{n}", {"c": f"c{n % 4}"}) for n in range(8)),
-        *(("customers", f"c{n}", {"r": "ns"[n % 2]}) for n in range(3)),
-        ("regions", "n", {"name": "north"}),
-    ],
-    [
-        *(("orders", "o1", {"c": "c2"}), ("orders", "o2", None)),
-        *(("customers", "c0", {"r": "s"}), ("customers", "c3", {"r": "n"}), ("customers", "c1", None)),
-        *(("regions", "s", {"name": "south"}), ("regions", "n", None)),
-    ],
-]
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_joins_of_joins_are_the_batch_join(spark: SparkSession, tmp_path: Path, nested: bool) -> None:
-    """(orders ⋈ customers) ⋈ regions, or orders ⋈ (customers ⋈ regions)."""
-    tables = {}
-    for name, schema in SCHEMAS.items():
-        (tmp_path / name).mkdir()
-        about: Any = {"key": schema[0], "version": "v", "schema": f"{schema}, v bigint", "format": "json", "name": name}
-        tables[name] = Table.from_files(spark, tmp_path / name, **about)
-    orders, customers, regions = tables.values()
-    if nested:
-        placed = fk_join(customers, regions, "r", how="left")
-        joined = fk_join(orders, placed, F.col("c"), joiner=["left.c as c", "right.right.name as name"])
-    else:
-        first = fk_join(orders, customers, "c", how="left")
-        joined = fk_join(first, regions, "right.r", how="left", joiner=["left.left.c", "right.name"])
-        assert joined._planned.node.parts == 3
-    driver = Driver(joined)
-    now: dict[str, dict[str, Any]] = {name: {} for name in SCHEMAS}
-    for step in STEPS:
-        for name, key, row in step:
-            now[name][key] = row
-        feed(driver, step)
-        driver.run()
-        wanted = {}
-        for key, order in now["orders"].items():
-            customer = order and now["customers"].get(order["c"])
-            region = customer and now["regions"].get(customer["r"])
-            if order and (customer or not nested):
-                wanted[key] = {"c": order["c"], "name": region and region["name"]}
-        assert driver.table == wanted
 
 
 def test_callables_extract_and_join_and_only_changed_results_are_sent(spark: SparkSession, tmp_path: Path) -> None:
@@ -246,33 +101,37 @@ def test_callables_extract_and_join_and_only_changed_results_are_sent(spark: Spa
 def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSession, tmp_path: Path) -> None:
     """Two batches with a check of all stores, the last of them in another query; other settings are refused."""
     spark.conf.set(BUCKETS, "4")
-    orders, customers, checkpoint = tmp_path / "orders", tmp_path / "customers", tmp_path / "checkpoint"
-    write_lines(orders, "1", [{"id": row, "customer": "hot" if row < 40 else "cold", "v": 1} for row in range(60)])
-    write_lines(customers, "1", [{"customer": name, "name": name, "v": 1} for name in ("hot", "cold")])
+    checkpoint = tmp_path / "checkpoint"
+
+    def write(number: int, name: str, *orders: tuple[str, str]) -> None:
+        lines = [{"order_id": key, "customer_id": customer, "lsn": number} for key, customer in orders]
+        write_lines(tmp_path / "orders", str(number), lines)
+        write_lines(tmp_path / "customers", str(number), [{"customer_id": "hot", "region": name, "lsn": number}])
 
     def joined(spread: int) -> Table:
-        left = Table.from_files(spark, orders, key="id", version="v", schema="id int, customer string, v int")
-        right = Table.from_files(spark, customers, key="customer", version="v", schema="customer string, name string, v int")
-        return fk_join(left, right, "customer", joiner=["right.name"], name="joined", spread=spread, validate=True)
+        orders, customers = tables(spark, tmp_path, deleted=None)
+        joiner = ["right.region"]
+        return fk_join(orders, customers, "customer_id", "left", joiner, "joined", spread=spread, validate=True)
 
+    write(1, "hot", *[(f"o{number}", "hot") for number in range(40)])
     assert "left rows of a foreign key over 3 buckets" in joined(3).describe()
     first = run(joined(3).changes, checkpoint)
-    write_lines(customers, "2", [{"customer": "hot", "name": "warm", "v": 2}])
-    write_lines(orders, "2", [{"id": row, "customer": "cold", "v": 2} for row in range(10)])
+    write(2, "warm", *[(f"o{number}", "cold") for number in range(10)])
     second = run(joined(3).changes, checkpoint)
-    names = {key[0]: row["name"] for key, row in table_of([*first.rows, *second.rows], "id").items()}
-    assert names == {row: "warm" if 10 <= row < 40 else "cold" for row in range(60)}
+    regions = {key: row.region for (key,), row in table_of([*first.rows, *second.rows], "order_id").items()}
+    assert regions == {f"o{number}": None if number < 10 else "warm" for number in range(40)}
     assert verify(spark, checkpoint) == []
     state = saved_stores(spark, checkpoint)
-    found = look_up(state, "joined", "20")
-    assert {"subscription": 1, "right": 1}.items() <= Counter(one["kind"] for one in found).items()
-    (result,) = (one for one in found if one["kind"] == "result")
+    known = look_up(state, "joined", "o20")
+    kinds = {entry["kind"]: entry for entry in known}
+    assert {"subscription", "right"} <= kinds.keys()
+    result = kinds["result"]
     assert (result["row"], result["timestamp"], result["gone"]) == (None, None, False)
     says = ["A result has its row here if the join is materialized. Else the store keeps a hash of it."]
-    assert remarks(state, "joined", found) == says
+    assert remarks(state, "joined", known) == says
     stored = entries(spark, named("joined-subscription", state)).where("kind = 'subscription'")
     assert stored.where("""foreign_key = '"hot"'""").select("bucket").distinct().count() == 3
-    write_lines(customers, "3", [{"customer": "hot", "name": "hot", "v": 3}])
+    write(3, "hot")
     with pytest.raises(Exception, match=r"spread"):
         run(joined(2).changes, checkpoint)
     spark.conf.set(BUCKETS, "5")

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.errors import TopologyError
 from fkjoin.testing import Driver
 from tests.support.driven import feed
 from tests.support.orders import CUSTOMER, ORDER, History, tables
@@ -83,21 +82,3 @@ def test_members_are_what_sparks_functions_make_of_the_rows_that_are_there(spark
     assert {field.name: field.dataType.simpleString() for field in batch.schema if field.name in MEMBERS} == {
         field.name: field.dataType.simpleString() for field in table.changes.schema if field.name in MEMBERS
     }
-
-
-def test_a_condition_on_groups_and_members_that_cannot_be_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    orders, _ = tables(spark, tmp_path)
-    for having, says in (
-        ("buyers", "having: buyers is bigint, a boolean is needed: write a comparison"),
-        ("buyer > 2", r"having: in 'buyer > 2', the result has no column 'buyer'; did you mean 'buyers'\?"),
-        ("upper(customer_id) = 'A'", r"having: only Spark can evaluate .*; write agg\(…\).filter\(…\), without having"),
-    ):
-        with pytest.raises(TopologyError, match=says):
-            orders.group_by("customer_id").agg(having=having, buyers=agg.count())
-    for wrong, says in (
-        (lambda: agg.max_by("a", "b", 0), "k: a whole number from 1 to 100000 is needed, not 0"),
-        (lambda: agg.string_agg("a", 3), "delimiter: a text is needed, such as ', ', not 3"),  # type: ignore[arg-type]
-        (lambda: orders.group_by("customer_id").agg(n=agg.string_agg("items")), "string_agg: items is int64, text or binary"),
-    ):
-        with pytest.raises(TopologyError, match=says):
-            wrong()

@@ -1,10 +1,10 @@
-"""Mistakes while building, each with the way out that its message names; no query runs here."""
+"""Mistakes while building, and the ways out that messages name; no query runs here."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class Tables:
         """The records of a topic, which no query reads."""
         return Kafka("orders", "127.0.0.1:1", **more).records(table._plan)
 
-    def files(self, *names: str, text: str = '{"id": "a", "lsn": 1}\n', **more: Any) -> Table:
+    def files(self, names: Iterable[str] = (), text: str = '{"id": "a", "lsn": 1}\n', **more: Any) -> Table:
         for name in names:
             (self.folder / "in").mkdir(exist_ok=True)
             (self.folder / "in" / name).write_text(text)
@@ -71,6 +71,8 @@ Way = tuple[Callable[[Tables], Any], Callable[[Tables], Any]]
 HEADER = "id,lsn,more\na,1,x\n"
 TWICE = "id,more,lsn,more\na,x,1,y\n"
 PLACES: dict[str, Any] = {"schema": "id string, a string, lsn bigint, b string", "options": {"enforceSchema": True}}
+BOTH = ["1.csv", "2.json"]
+ONLY_CSV: dict[str, Any] = {"format": "csv", "options": {"pathGlobFilter": "*.csv"}}
 CORRUPT = "id string, lsn bigint, _corrupt_record string, t"
 
 
@@ -118,7 +120,11 @@ def timed(t: Tables, name: str = "timed", **more: Any) -> Table:
     return t.of(name, ORDERS + ", sent timestamp", **{"timestamp": "sent", **more})
 
 
-def staged(t: Tables, topics: tuple[str, str] | None) -> Table:
+def kept(t: Tables, emit: Any = "on-change") -> Table:
+    return timed(t).filter("amount > 0", name="kept", emit=emit)
+
+
+def staged(t: Tables, topics: tuple[str, str] | None = None) -> Table:
     """A join, as it is with topics between its stages: a broker need not be there."""
     joined = timed(t).join(timed(t, "other"), "text", joiner=["left.at"], name="joined")
     planned: Any = joined._planned
@@ -130,21 +136,9 @@ WAYS: dict[str, Way] = {
         lambda t: timed(t).filter("amount > 0", emit="on-close"),
         lambda t: closing(t).count(),
     ),
-    "emit: kept sends its rows at intervals, and they would be late": (
-        lambda t: closing(t, table=timed(t).filter("amount > 0", name="kept", emit="periodic")).count(),
-        lambda t: closing(t, table=timed(t).filter("amount > 0", name="kept")).count(),
-    ),
     "key: windows already aggregates by windows": (
         lambda t: closing(t, window("window_end", "1 hour"), table=closing(t).count(), name="hours").count(),
         lambda t: closing(t, window("at", "1 hour"), name="hours").count(),
-    ),
-    "key: joined is staged, and windows cannot read a staged table": (
-        lambda t: closing(t, table=staged(t, ("to", "back"))).count(),
-        lambda t: closing(t, table=staged(t, None)).count(),
-    ),
-    "key: the table timed has no timestamps": (
-        lambda t: closing(t, table=timed(t, timestamp=None)).count(),
-        lambda t: closing(t, table=timed(t, timestamp="sent")).count(),
     ),
     "trigger: 1 minute 30 seconds is longer than 1 minute, the idle time of windows": (
         lambda t: windows_of(t, "1 minute").to_parquet(t.folder / "o", checkpoint=t.folder / "ck", **SLOWLY),
@@ -182,21 +176,9 @@ WAYS: dict[str, Way] = {
         lambda t: t.customers.with_children(t.orders, "customer", column="name"),
         lambda t: t.customers.with_children(t.orders, "customer", column="orders"),
     ),
-    "schema: ": (
-        lambda t: t.files("1.csv", text=HEADER, schema="id string, lsn bigint, other string"),
-        lambda t: t.files("1.csv", text=HEADER, schema="id string, lsn bigint, more string"),
-    ),
-    "path: file": (
-        lambda t: t.files("1.csv", text=TWICE),
-        lambda t: t.files("1.csv", text=TWICE, **PLACES),
-    ),
     "condition: amount is double, a boolean is needed": (
         lambda t: t.orders.filter("amount"),
         lambda t: t.orders.filter("amount > 1"),
-    ),
-    "path: {in} has files of several kinds": (
-        lambda t: t.files("1.csv", "2.json", text=HEADER),
-        lambda t: t.files("1.csv", "2.json", text=HEADER, format="csv", options={"pathGlobFilter": "*.csv"}),
     ),
     "path: {in} does not exist; create the folder first": (
         lambda t: t.files(schema=ORDERS, format="json"),
@@ -207,10 +189,10 @@ WAYS: dict[str, Way] = {
         lambda t: t.files(format="json", schema=ORDERS),
     ),
     "schema: column t is timestamp, but with the ": (
-        lambda t: t.files("1.json", schema=f"{CORRUPT} timestamp"),
+        lambda t: t.files(["1.json"], schema=f"{CORRUPT} timestamp"),
         lambda t: (
-            t.files("1.json", schema=f"{CORRUPT} bigint").map_values(["timestamp_millis(t) as t"]),
-            t.files("1.json", schema=f"{CORRUPT} string").map_values(["cast(t as timestamp) as t"]),
+            t.files(["1.json"], schema=f"{CORRUPT} bigint").map_values(["timestamp_millis(t) as t"]),
+            t.files(["1.json"], schema=f"{CORRUPT} string").map_values(["cast(t as timestamp) as t"]),
         ),
     ),
     "right: timestamps are bigint here and timestamp in left": (
@@ -238,10 +220,6 @@ WAYS: dict[str, Way] = {
     "agg: amount + 1 is not the plain name of a column": (
         lambda t: t.orders.group_by("customer", value="amount").sum("amount + 1"),
         lambda t: t.orders.group_by("customer", value="amount + 1 as amount").sum("amount"),
-    ),
-    "name: two sources of this join are called 'it'": (
-        lambda t: fk_join(t.of("it", ORDERS), t.of("customers", CUSTOMERS, name="it"), "customer"),
-        lambda t: fk_join(t.of("it", ORDERS), t.of("customers", CUSTOMERS, name="others"), "customer"),
     ),
     "others[0]: orders is merged with itself, or another": (
         lambda t: t.orders.merge(t.of("b", ORDERS, name="orders")),
@@ -379,6 +357,16 @@ OF_WINDOWS: dict[str, Arguments] = {
     "ahead: -1 hour is less than zero": ({"ahead": "-1 hour"}, {"ahead": "1 hour"}),
     "idle: 10 ms is too short": ({"idle": "10 ms"}, {"idle": "1 second"}),
 }
+TABLES_OF_WINDOWS: dict[str, tuple[Callable[[Tables], Table], Callable[[Tables], Table]]] = {
+    "emit: kept sends its rows at intervals, and they": (lambda t: kept(t, "periodic"), kept),
+    "key: joined is staged, and windows cannot read": (lambda t: staged(t, ("to", "back")), staged),
+    "key: the table timed has no timestamps": (lambda t: timed(t, timestamp=None), timed),
+}
+FILES: dict[str, Arguments] = {
+    "schema: ": ({"schema": "id string, lsn int, other int"}, {"schema": "id string, lsn int, more string"}),
+    "path: file": ({"text": TWICE}, {"text": TWICE, **PLACES}),
+    "path: {in} has files of several kinds": ({"names": BOTH}, {"names": BOTH, **ONLY_CSV}),
+}
 WINDOWS: dict[str, tuple[list[str], list[str]]] = {
     "window: size and slide must be positive": (["0 minutes"], ["10 minutes"]),
     "slide: 1 hour is longer than the size": (["10 minutes", "1 hour"], ["1 hour", "1 hour"]),
@@ -400,6 +388,7 @@ GROUPS: dict[str, Arguments] = {
     "key: name at least one column or expression": ({"key": []}, {"key": ["customer"]}),
 }
 JOINS: dict[str, Arguments] = {
+    "name: two sources of this join are called 'orders'": ({"right": "orders"}, {"right": "others"}),
     "extractor: named.* expands to 2 columns, and exactly one is needed": ({"extractor": "named.*"}, {"extractor": "named.m"}),
     "extractor: 2 columns given, but the key": ({"extractor": ["customer", "amount"]}, {"extractor": ["customer"]}),
     "extractor: one(row) must be callable with (key, row)": ({"extractor": one}, {"extractor": lambda key, row: row.customer}),
@@ -447,16 +436,22 @@ def join_by_key(t: Tables, right: str = "b", **more: Any) -> Table:
     return t.orders.join(t.of("b", ORDERS, name=right), **more)
 
 
+def join_by_customer(t: Tables, right: str = "customers", **more: Any) -> Table:
+    return fk_join(t.orders, t.of("c", CUSTOMERS, name=right), **more)
+
+
 def summed(t: Tables, key: str = "customer", name: str = "b", **columns: Any) -> Table:
     return t.by(key, name, **columns or {"m": agg.count()})
 
 
 CALLS: list[tuple[dict[str, Any], Callable[[Tables, Any], Any]]] = [
     (OF_WINDOWS, lambda t, given: closing(t, **given).count()),
+    (TABLES_OF_WINDOWS, lambda t, given: closing(t, table=given(t)).count()),
+    (FILES, lambda t, given: t.files(**{"names": ["1.csv"], "text": HEADER} | given)),
     (WINDOWS, lambda t, given: closing(t, window("at", *given)).count()),
     (AGGREGATES, lambda t, given: t.by("customer", **given)),
     (GROUPS, lambda t, given: t.orders.group_by(**{"key": "customer"} | given).count()),
-    (JOINS, lambda t, given: fk_join(t.orders, t.customers, **{"extractor": "customer"} | given)),
+    (JOINS, lambda t, given: join_by_customer(t, **{"extractor": "customer"} | given)),
     (JOINS_BY_KEY, lambda t, given: join_by_key(t, **given)),
     (TOPICS, lambda t, given: t.topic(t.orders, **given)),
     (FLAT_MAPS, lambda t, given: t.orders.flat_map(**{"rows": "array(customer)", "key": ["id", "col"]} | given)),
@@ -483,3 +478,191 @@ def test_the_way_out_that_is_named_is_one(made: Tables, tmp_path: Path, beginnin
     places = {"events": str(tmp_path / "events"), "in": str(tmp_path / "in"), "o": f"file:{tmp_path / 'o'}"}
     assert str(found.value).startswith(re.sub(r"{(\w+)}", lambda place: places[place[1]], beginning))
     right(made)
+
+
+LCASE = "id string, name string collate UTF8_LCASE, s struct<x: int, y: string>, n bigint, lsn bigint"
+
+
+def odd(t: Tables) -> Table:
+    """A table with a column that has a collation, and a struct."""
+    return t.of("odd", LCASE)
+
+
+def counted(t: Tables, name: str = "counted") -> Table:
+    return t.by("text", name, n=agg.count())
+
+
+def fine(t: Tables, events: Any = None, **more: Any) -> Enriched:
+    return t.customers.enrich(events or clicks(t), **{"on": "buyer", "name": "fine"} | more)
+
+
+REFUSED: list[tuple[Callable[[Tables, Any], Any], dict[str, Any]]] = [
+    (
+        lambda t, given: t.of("b", **{"schema": ORDERS} | given),
+        {
+            "format: 'orc' is not one of json, parquet, csv": {"format": "orc"},
+            r"key: b has no column 'idd'; did you mean 'id'\? It has: id, customer, amount, ": {"key": "idd"},
+            "key: a column name is needed, 3 is a int": {"key": 3},
+            "key: name is string collate UTF8_LCASE, and keys": {"schema": LCASE, "key": "name"},
+            "version: text is string, whole numbers are needed": {"version": "text"},
+            "version: at is timestamp, whole .* cast it.*unix_micros": {"version": "at"},
+            "deleted: text is string, a boolean is needed": {"deleted": "text"},
+            r"deleted: in \"opp = 'd'\", .* has no column 'opp'": {"deleted": "opp = 'd'"},
+            "timestamp: text is string, a timestamp or bigint is needed": {"timestamp": "text"},
+            "timestamp: a column name, SQL text or Column is needed": {"timestamp": 3},
+            "on_error: 'ignore' is not one of fail, dead-letter, skip": {"on_error": "ignore"},
+            "names that begin like '__fkjoin_row'": {"schema": f"{ORDERS}, __fkjoin_row int"},
+        },
+    ),
+    (
+        lambda t, given: Table.from_stream(given(t), key="id", version="id"),
+        {
+            "df: a streaming DataFrame is needed, this is a list": lambda t: [1],
+            "df: a column has no name": (lambda t: clicks(t).selectExpr("buyer as id").withColumn("", F.lit(1))),
+            "df: two columns are called 'v' and 'V', which Spark does not distinguish; rename": (
+                lambda t: clicks(t).selectExpr("buyer as v", "buyer as V", "buyer as id")
+            ),
+        },
+    ),
+    (
+        lambda t, columns: t.orders.map_values(columns),
+        {
+            "columns: two columns are called 'text'": ["text", "text"],
+            "columns: two columns are called 'amount' and 'Amount'": ["*", "amount as Amount"],
+            "columns: column 'ID' is already there as the key": "upper(id) as ID",
+            "columns: .*s has the fields 'x' and 'X'": "named_struct('x', 1, 'X', 2) as s",
+        },
+    ),
+    (
+        lambda t, given: fk_join(t.orders, given(t), "customer"),
+        {
+            r"right: a Table is needed, this is a DataFrame; wrap it with Table\.from_stream": clicks,
+            "right: fine are events, each sent once, not a table": fine,
+        },
+    ),
+    (
+        lambda t, given: fk_join(t.orders, t.customers, **{"extractor": "customer"} | given),
+        {
+            r"extractor: in 'upper\(no\)', left table orders has no": {"extractor": "upper(no)"},
+            "extractor: a column name, SQL text": {"extractor": 7},
+            r"spread: 0 is not a number from 1 to \d+, the number of buckets; set": {"spread": 0},
+            "spread: 1000 is not a number from 1 to ": {"spread": 1000},
+            "spread: True is not a number": {"spread": True},
+            'deployment: \'stage\' is not one of "fused", "staged"': {"deployment": "stage"},
+            'how: \'banana\' is not one of "inner", "left"$': {"how": "banana"},
+        },
+    ),
+    (
+        lambda t, joiner: fk_join(odd(t), t.of("other", LCASE), "s.y", joiner=joiner),
+        {
+            "joiner: two columns are called 'name'; give": ["left.*", "right.*"],
+            "joiner: two columns are called 'name' and 'Name'": ["left.name", "right.Name"],
+            "joiner: column 'ID' is already there as the key": "upper(left.name) as ID",
+            "joiner: .* to 2 columns, and exactly one is needed": "inline(array(left.s))",
+        },
+    ),
+    (
+        lambda t, given: t.orders.join(**{"right": t.customers} | given),
+        {
+            'how: \'banana\' is not one of "inner", "left", "outer"': {"how": "banana"},
+            "on: left table orders has no column 'buyr'": {"on": "buyr"},
+            "right: a Table is needed": {"right": "customers"},
+        },
+    ),
+    (
+        lambda t, given: t.by(**{"key": "text", "n": agg.count()} | given),
+        {
+            "key: table orders has no column 'custmer'; did you mean 'customer'": {"key": "custmer"},
+            "key: two columns are called 'text'": {"key": ["text", "text"]},
+            "agg: n must be one of avg, collect_list, collect_set, count,": {"n": "amount"},
+            "having: in 'm > 2', the result has no column 'm'. It has: n, text": {"having": "m > 2"},
+        },
+    ),
+    (
+        lambda t, given: t.orders.group_by("text").aggregate([], **{"adder": max, "subtractor": max} | given),
+        {
+            r"adder: 3 is not callable; give a function of \(key, value,": {"adder": 3},
+            "returns: 'arry<x>' is not a Spark type": {"returns": "arry<x>"},
+        },
+    ),
+    (
+        lambda t, tables: cogroup(*tables(t)),
+        {
+            "cogroup: 2 to 256 tables are needed, these are 1": lambda t: [counted(t)],
+            r"tables\[1\]: a Table is needed, this is a int": lambda t: [counted(t), 3],
+            r"tables\[0\]: counted is materialized, .*; materialize the cogroup": (
+                lambda t: [counted(t).materialize("x"), counted(t, "other")]
+            ),
+            r"tables\[1\]: slow has an emit of its own, and the cogroup": (
+                lambda t: [counted(t), t.orders.group_by("text", name="slow", emit="periodic").count()]
+            ),
+        },
+    ),
+    (
+        lambda t, given: t.orders.flat_map(**{"rows": "array(1)", "key": "col"} | given),
+        {
+            "rows: table orders has no column 'itms'": {"rows": "itms"},
+            "rows: .* must be callable with": {"rows": one, "returns": "col int"},
+            "key: a row that orders makes has no column 'cl'; did you mean 'col'": {"key": "cl"},
+        },
+    ),
+    (
+        lambda t, given: fine(t, **given),
+        {
+            "events: a streaming DataFrame is needed, this is a str": {"events": "clicks"},
+            "on: events .* has no column 'buyr'; did you mean 'buyer'": {"on": "buyr"},
+            "on: timestamp of events .* is timestamp, but key column id": {"on": "timestamp"},
+            "on: 2 columns given, but the key of table customers has 1": {"on": ["buyer", "buyer"]},
+            'how: \'outer\' is not one of "inner", "left"': {"how": "outer"},
+            "on_error: 'stop' is not one of": {"on_error": "stop"},
+            "name: 'customers' already names an input of this enrich": {"name": "customers"},
+        },
+    ),
+    (
+        lambda t, call: call(t),
+        {
+            "events: two columns are called 'buyer'": lambda t: fine(t, clicks(t).select("*", "buyer")),
+            "n: -1 is not a whole number of at least 1": lambda t: t.orders.preview(-1),
+            "n: True is not a whole number": lambda t: t.orders.preview(True),
+            "columns: name at least one column": lambda t: t.orders.select(),
+            "columns: names and expressions": lambda t: t.orders.with_columns(["1 as a"]),
+            "cols: table orders has no column 'colour'": lambda t: t.orders.drop("colour"),
+            "key: column 'text' is already": lambda t: t.orders.rekey("lower(text) as text"),
+            "key: name is string collate.*cast": lambda t: odd(t).group_by("name").count(),
+            "extractor: name of left table odd is string .*cast": lambda t: fk_join(odd(t), t.orders, "name"),
+            r"agg: \* expands to \d+ columns": lambda t: t.orders.group_by("id").sum("*"),
+            "agg: name each column, such as agg": lambda t: t.orders.group_by("id").agg({"n": "sum"}),
+            r"subtractor: 3 is not callable; give a function of \(aggregate, value": (
+                lambda t: t.orders.group_by("text").reduce(max, 3)
+            ),
+            "adder: .*UTF8_LCASE": (lambda t: odd(t).group_by("id").aggregate(0, "aggregate + int(name = 'a')", "0")),
+            "k: a whole number from 1 to 100000 is needed, not 0": lambda t: agg.max_by("a", "b", 0),
+            "delimiter: a text is needed, such as ', '": lambda t: agg.string_agg("a", 3),
+        },
+    ),
+]
+"""Calls, and what each refuses, by a pattern of the message."""
+MISTAKES = {}
+for call, cases in REFUSED:
+    MISTAKES |= {says: (call, mistake) for says, mistake in cases.items()}
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "filter": lambda t, **more: t.orders.filter("true", **more),
+    "join": lambda t, **more: join_by_key(t, **more),
+    "group_by": lambda t, **more: t.orders.group_by("text", **more).count(),
+    "flat_map": lambda t, **more: t.orders.flat_map("array(text)", key="col", **more),
+}
+"""Operators that have a name, and send their rows as ``emit`` says."""
+
+
+@pytest.mark.parametrize("says", MISTAKES)
+def test_a_mistake_is_refused(made: Tables, says: str) -> None:
+    call, mistake = MISTAKES[says]
+    with pytest.raises(TopologyError, match=f"^(.*: )?{says}"):
+        call(made, mistake)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_name_and_the_emission_of_an_operator_are_checked(made: Tables, operator: str) -> None:
+    for argument, says in (("orders", "name: 'orders' already names"), ("never", "emit: 'never' is not one of")):
+        with pytest.raises(TopologyError, match=f"^{says}"):
+            OPERATORS[operator](made, **{says.partition(":")[0]: argument})

@@ -81,28 +81,18 @@ flowchart LR
 
 def test_text() -> None:
     assert drawn_whole(TOTALS) == TEXT
-    assert drawn(job_steps([SinkStep("out", BOOK, "topic-1")], whole(BOOK))).split("\n")[-9:] == [
-        "with_children book  (on-change)",
-        "  right        customers",
-        "  left         orders",
-        "  foreign key  customer = customers(customer)",
-        "  column       orders: the left rows by their key",
-        "  Sub-topology: 2  rekey         repartition by id; store book-rekey",
-        "  Sub-topology: 3  children      repartition by foreign key; store book-children, materialized as the-book",
-        "sink out  topic-1",
-        "  of           book",
-    ]
 
 
 def test_json_says_the_same() -> None:
     steps = json.loads(drawn_whole(TOTALS, "json"))
-    assert [(step["kind"], step["name"], [name for _, name in step["reads"]]) for step in steps] == [
-        ("source", "orders", []),
-        ("view", "large", ["orders"]),
-        ("source", "customers", []),
-        ("fk_join", "joined", ["large", "customers"]),
-        ("aggregate", "totals", ["joined"]),
+    assert [(step["kind"], step["name"]) for step in steps] == [
+        ("source", "orders"),
+        ("view", "large"),
+        ("source", "customers"),
+        ("fk_join", "joined"),
+        ("aggregate", "totals"),
     ]
+    assert steps[3]["reads"] == [["left", "large"], ["right", "customers"]]
     assert steps[3]["stages"][1] == {
         "name": "subscription",
         "repartition_by": "foreign key",

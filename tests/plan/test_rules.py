@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from fkjoin.plan import optimizer
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Aggregate, Children, Join, Source, View, fired
 from fkjoin.plan.optimizer import (
@@ -27,7 +26,6 @@ from fkjoin.plan.optimizer import (
     view_reads_answers,
     workers_evaluate_steps,
 )
-from fkjoin.plan.rules import RULES, SINKS_SHARE_A_QUERY
 from tests.support.drawn import drawn_whole
 
 ORDERS, CUSTOMERS, REGIONS = (
@@ -97,10 +95,6 @@ def test_a_rule_fires_or_says_why_not(rule: Rule, before: Node) -> None:
         assert changed(before, rule(before, {}, "it cannot be done")) == why
 
 
-def test_there_is_a_function_for_each_rule_of_tables() -> None:
-    assert all(hasattr(optimizer, rule.replace("-", "_")) for rule in RULES if rule != SINKS_SHARE_A_QUERY)
-
-
 @pytest.mark.parametrize(("rule", "on"), FOR_JOINS)
 @pytest.mark.parametrize(
     ("below", "why"),
@@ -131,16 +125,13 @@ def test_answers_are_read_as_rows_where_they_are_to_be_had(rule: Rule, on: Calla
         assert rule(on(below), {}).rules[-1].why_not == "star is one with the join before it"
 
 
-@pytest.mark.parametrize(("rule", "on"), FOR_JOINS[1:-1])
+@pytest.mark.parametrize(("rule", "on"), FOR_JOINS[1:])
 def test_answers_of_a_staged_join_are_taken_as_they_are_or_not_at_all(rule: Rule, on: Callable[[Node], Node]) -> None:
-    assert rule(on(STAGED), {}).rules[-1].fired
-    why = rule(on(STAGED), {}, "it is more than a field").rules[-1].why_not
-    assert why == "the join is staged, and it is more than a field"
     assert rule(on(replace(SEEN, table=STAGED)), {}).rules[-1].why_not == "the join is staged"
-
-
-def test_a_view_of_a_staged_join_is_resolved_twice() -> None:
-    assert view_reads_answers(replace(SEEN, table=STAGED), {}).rules[-1].why_not == "the join is staged"
+    if rule is not view_reads_answers:
+        assert rule(on(STAGED), {}).rules[-1].fired
+        why = rule(on(STAGED), {}, "it is more than a field").rules[-1].why_not
+        assert why == "the join is staged, and it is more than a field"
 
 
 @pytest.mark.parametrize(
@@ -162,12 +153,3 @@ def test_a_view_of_a_staged_join_is_resolved_twice() -> None:
 def test_a_rule_leaves_alone_what_it_is_not_for(rule: Rule, node: Node) -> None:
     assert rule(node, {}) is node
     assert rule(node, {name_of(rule): "nobody wants it"}) is node
-
-
-def test_verdicts_stand_in_the_order_of_the_rules() -> None:
-    node = resolve_makes_rows(join_reads_answers(join_keeps_what_it_needs(WITH_REGION, {}), {}), {})
-    assert [verdict.rule for verdict in node.rules] == [
-        "join-reads-answers",
-        "join-keeps-what-it-needs",
-        "resolve-makes-rows",
-    ]

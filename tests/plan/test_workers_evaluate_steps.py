@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
-from fkjoin import aggregates as agg
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.messages import CHANGE, column, unpack
 from fkjoin.codec.rows import RowCodec
@@ -80,16 +79,10 @@ def test_rows_after_steps_are_those_of_python(spark: SparkSession, tmp_path: Pat
     assert len({row[-1] for row in wanted(history).values()}) == 3
 
 
-def test_why_it_does_not_fire(spark: SparkSession, tmp_path: Path) -> None:
-    orders, customers = tables(spark, tmp_path)
-    left = f"{WORKERS_EVALUATE_STEPS} did not fire: "
-    assert f"{left}filter upper(order_id) = 'O1' is left to Spark\n" in orders.filter("upper(order_id) = 'O1'").describe()
-    odd = orders.map_values("sqrt(amount) as root", name="odd")
-    assert f"{left}map_values sqrt(amount) as root is left to Spark\n" in odd.filter("root > 1").describe(), "so are its rows"
-    joined = fk_join(orders, customers, "customer_id", name="joined")
-    assert WORKERS_EVALUATE_STEPS not in joined.filter("left.items > 1").describe(), "a join's rows are not in files"
-    summed = orders.group_by("items").agg(n=agg.count())
-    assert summed.filter("true").describe().count(WORKERS_EVALUATE_STEPS) == 1, "what is in a store is not in files, either"
+def test_it_does_not_fire_after_a_step_that_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    orders, _ = tables(spark, tmp_path)
+    roots = orders.map_values("sqrt(amount) as root", name="roots").filter("root > 1")
+    assert f"{WORKERS_EVALUATE_STEPS} did not fire: map_values sqrt(amount) as root is left to Spark\n" in roots.describe()
 
 
 def test_records_of_topics_take_steps_as_well(spark: SparkSession) -> None:
