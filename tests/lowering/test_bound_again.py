@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,6 @@ from fkjoin.lowering.as_begun import _calls, bound_again
 from fkjoin.plan.physical import reads, stages
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, RETENTION, VALIDATE
-from fkjoin.spark.copies import copied
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
@@ -39,18 +37,6 @@ CUSTOMERS = "customer_id string, name string, lsn bigint"
 class Point(NamedTuple):
     x: int
     y: int
-
-
-def test_a_call_keeps_copies_of_what_can_be_changed() -> None:
-    listed, mapped = ["a", ["b"]], {"a": ["b"]}
-    kind = StructType().add("a", StringType())
-    options = copied({"columns": (listed,), "kind": kind, "options": mapped, "read_only": MappingProxyType(mapped)})
-    listed[1].append("c")  # type: ignore[attr-defined]
-    listed.clear()
-    mapped["a"].append("c")
-    kind.add("b", StringType())
-    assert (options["columns"], options["kind"].names) == ((["a", ["b"]],), ["a"])
-    assert (options["options"], options["read_only"]) == ({"a": ["b"]}, {"a": ["b"]})
 
 
 def test_a_format_keeps_copies_of_what_can_be_changed() -> None:

@@ -31,14 +31,20 @@ def order(key: str, customer: str, amount: int, at: str, lsn: int) -> dict[str, 
     return {"order_id": key, "customer_id": customer, "amount": amount, "at": time, "sent": time, "lsn": lsn}
 
 
+SCHEMAS = {
+    "orders": "order_id string, customer_id string, amount bigint, at timestamp, sent timestamp, lsn bigint",
+    "customers": "customer_id string, region string, seen timestamp, lsn bigint",
+}
+
+
+def source(spark: SparkSession, folder: Path, name: str, timestamp: str) -> Table:
+    (folder / name).mkdir(exist_ok=True)
+    about: Any = {"version": "lsn", "format": "json", "name": name, "schema": SCHEMAS[name], "timestamp": timestamp}
+    return Table.from_files(spark, folder / name, key=SCHEMAS[name].split()[0], **about)
+
+
 def windows(spark: SparkSession, folder: Path, idle: str) -> Table:
-    about: Any = {"version": "lsn", "format": "json"}
-    kind = "order_id string, customer_id string, amount bigint, at timestamp, sent timestamp, lsn bigint"
-    orders = Table.from_files(spark, folder / "orders", key="order_id", schema=kind, timestamp="sent", name="orders", **about)
-    kind = "customer_id string, region string, seen timestamp, lsn bigint"
-    customers = Table.from_files(
-        spark, folder / "customers", key="customer_id", schema=kind, timestamp="seen", name="customers", **about
-    )
+    orders, customers = source(spark, folder, "orders", "sent"), source(spark, folder, "customers", "seen")
     joined = orders.join(customers, "customer_id", joiner=["left.at", "left.amount", "right.region"], name="joined")
     key = [fkjoin.window("at", "10 minutes", "5 minutes"), "region"]
     grouped = joined.group_by(key, name="sums", emit="on-close", grace="2 minutes", idle=idle, validate=True)
@@ -66,8 +72,6 @@ def recomputed(orders: list[dict[str, Any]]) -> list[Shown]:
 
 def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path, partitions=2)
-    for name in ("orders", "customers"):
-        (tmp_path / name).mkdir()
     table, checkpoint = windows(spark, tmp_path, "1 hour"), tmp_path / "ck"
     customers = [
         {"customer_id": key, "region": region, "seen": "2026-01-01T10:30:00Z", "lsn": 1} for key, region in REGIONS.items()
@@ -102,8 +106,7 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
 
     query = soon.changes.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
     try:
-        until = time.monotonic() + 120
-        closed = len(rows)
+        until, closed = time.monotonic() + 120, len(rows)
         while len(rows) == closed and query.isActive and time.monotonic() < until:
             time.sleep(0.2)
         assert query.exception() is None
@@ -118,12 +121,10 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
 def test_a_row_from_the_future_is_a_dead_letter_and_closes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Timestamps are an expression of Spark's."""
     small(spark, tmp_path)
-    kind = "order_id string, customer_id string, amount bigint, at timestamp, sent timestamp, lsn bigint"
-    about: Any = {"version": "lsn", "format": "json", "timestamp": "sent + make_interval(0)", "name": "orders"}
     far = {**order("far", "c1", 1, "10:00", 1), "at": "2100-01-01T00:00:00Z", "sent": "2100-01-01T00:00:00Z"}
     more = [order("o1", "c1", 1, "10:01", 2), order("o2", "c1", 1, "10:02", 3), order("o3", "c1", 1, "10:30", 4)]
     write_lines(tmp_path / "orders", "0", [far, *more])
-    orders = Table.from_files(spark, tmp_path / "orders", key="order_id", schema=kind, **about)
+    orders = source(spark, tmp_path, "orders", "sent + make_interval(0)")
     grouped = orders.group_by(fkjoin.window("at", "10 minutes"), name="sums", emit="on-close", ahead="1 hour")
     table = grouped.agg(rows=agg.count())
     rows = run(table.changes, tmp_path / "ck").rows
@@ -137,8 +138,6 @@ def test_a_row_from_the_future_is_a_dead_letter_and_closes_nothing(spark: SparkS
 
 def test_windows_close_in_the_driver_by_its_clock(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
-    for name in ("orders", "customers"):
-        (tmp_path / name).mkdir()
     driver = Driver(windows(spark, tmp_path, "1 minute"))
 
     def at(minute: int) -> datetime.datetime:
