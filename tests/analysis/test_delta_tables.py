@@ -6,6 +6,7 @@ A Spark without a connector runs what needs none.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from fkjoin import QueryError, SessionError, Table, TopologyError, fk_join, window
+from fkjoin import Query, QueryError, SessionError, Table, TopologyError, fk_join, window
 from fkjoin.analysis.delta_feed import FEED, PROPERTY, of_feed
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
@@ -23,6 +24,7 @@ from fkjoin.plan.physical import Given
 from tests.support.delta_connector import has_connector
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
+from tests.support.written import JOB
 
 RECORDED = {PROPERTY: "true"}
 NOW: Any = {"trigger": "available-now"}
@@ -172,39 +174,33 @@ def test_a_join_of_two_delta_tables_follows_every_kind_of_commit(spark: SparkSes
 
 @pytest.mark.usefixtures("connector")
 def test_a_new_column_is_left_out_and_a_table_made_anew_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    path, target = tmp_path / "customers", tmp_path / "kept"
+    path = tmp_path / "customers"
     write_deltalake(path, customers(("c1", "Ada")), configuration=RECORDED)
 
-    def job() -> None:
+    def job(**more: Any) -> Query:
         kept = Table.from_delta(spark, path, key="customer_id").materialize("kept")
-        kept.to_delta(target, checkpoint=tmp_path / "ck", **NOW).awaitTermination()
+        return kept.to_delta(tmp_path / "kept", checkpoint=tmp_path / "ck", **more)
 
-    def names() -> dict[str, str]:
-        rows = DeltaTable(target).to_pyarrow_table().to_pylist()
-        assert set(rows[0]) == {"customer_id", "name"}
-        return {row["customer_id"]: row["name"] for row in rows}
-
-    kept = Table.from_delta(spark, path, key="customer_id").materialize("kept")
-    query = kept.to_delta(target, checkpoint=tmp_path / "ck")
+    query = job()
     query.processAllAvailable()
     more = customers(("c2", "Grace")).append_column("town", pa.array(["York"]))
     write_deltalake(path, more, mode="append", schema_mode="merge")
     with pytest.raises(QueryError, match=r"(?s)Detected schema change.*the checkpoint keeps the columns, so a new one is left"):
         query.awaitTermination()
-    job()
-    assert names() == {"c1": "Ada", "c2": "Grace"}
+    job(**NOW).awaitTermination()
+    rows = DeltaTable(tmp_path / "kept").to_pyarrow_table().to_pylist()
+    assert sorted(rows, key=str) == [{"customer_id": "c1", "name": "Ada"}, {"customer_id": "c2", "name": "Grace"}]
     named = Table.from_delta(spark, path, key="customer_id", schema="customer_id string, town string")
     assert named.columns == ["customer_id", "town"]
     DeltaTable(path).alter.set_table_properties({PROPERTY: "false"})
     write_deltalake(path, customers(("c3", "Mary")), mode="append", schema_mode="merge")
     DeltaTable(path).alter.set_table_properties(RECORDED)
     with pytest.raises(QueryError, match=r"what changed while it was not is not recorded: start with a new checkpoint"):
-        job()
-    for file in sorted(path.rglob("*"), reverse=True):
-        file.rmdir() if file.is_dir() else file.unlink()
+        job(**NOW).awaitTermination()
+    shutil.rmtree(path)
     write_deltalake(path, customers(("c4", "Emmy")), configuration=RECORDED)
     with pytest.raises(QueryError, match=r"(?s)unexpected Delta table.*another Delta table than the checkpoint's: start with"):
-        job()
+        job(**NOW).awaitTermination()
 
 
 @pytest.mark.usefixtures("connector")
@@ -218,10 +214,8 @@ def test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out(spark: 
     DeltaTable(path).alter.set_table_properties(RECORDED)
     table = Table.from_delta(spark, path, key="customer_id")
     assert (table.name, table.columns) == ("customers", ["customer_id", "name"])
-    kept = table.materialize("kept")
-    for target in (path, f"file:{path}/"):
-        with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another path"):
-            kept.to_delta(target, checkpoint=tmp_path / "ck", **NOW)
+    with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another path"):
+        table.materialize("kept").to_delta(f"file:{path}/", checkpoint=tmp_path / "ck", **NOW)
     with pytest.raises(TopologyError, match=r"options: startingVersion is from_delta's own, .* leave it out"):
         Table.from_delta(spark, path, key="customer_id", options={"startingVersion": 0})
     for schema, says in (
@@ -233,29 +227,15 @@ def test_what_cannot_be_read_is_refused_and_what_is_named_is_the_way_out(spark: 
     assert Table.from_delta(spark, path, key="customer_id", schema="customer_id string, name string").columns == table.columns
 
 
-JOB = """
-name = "names"
-checkpoint = "{folder}/job"
-[tables.customers]
-path = "{folder}/customers"
-format = "delta"
-key = "customer_id"
-materialize = true
-[sinks.out]
-table = "customers"
-path = "{folder}/out"
-format = "delta"
-"""
-
-
 @pytest.mark.usefixtures("connector")
 def test_a_job_file_reads_a_delta_table(spark: SparkSession, tmp_path: Path) -> None:
     write_deltalake(tmp_path / "customers", customers(("c1", "Ada")), configuration=RECORDED)
-    file = tmp_path / "job.toml"
-    file.write_text(JOB.format(folder=tmp_path))
+    file, settings = tmp_path / "job.toml", '"delta"\nkey = "customer_id"\nmaterialize = true'
+    text = JOB.replace('"fkjoin"', settings).replace("{folder}/kept", str(tmp_path / "customers"))
+    file.write_text(text.format(folder=tmp_path))
     job = Job(read_job(file), spark)
-    assert job.tables["customers"].columns == ["customer_id", "name"]
+    assert job.tables["kept"].columns == ["customer_id", "name"]
     assert f"Delta table {tmp_path}/customers" in job.describe()
-    file.write_text(JOB.format(folder=tmp_path).replace("/out", "/customers"))
-    with pytest.raises(FkJoinError, match=r"sinks.out.path: this is the folder of tables.customers, too"):
+    file.write_text(text.replace("/out", "/customers").format(folder=tmp_path))
+    with pytest.raises(FkJoinError, match=r"sinks.out.path: this is the folder of tables.kept, too"):
         Job(read_job(file), spark)
