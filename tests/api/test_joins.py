@@ -1,11 +1,12 @@
-"""The join on Spark: restarts, settings of a checkpoint, and functions of users.
+"""Joins by foreign key and by primary key: restarts, settings of a checkpoint, stages that share an operator, functions.
 
-Joins of joins: tests/api/test_operators.py; traces: tests/replay and integration/test_join.py.
+Rows after random changes: tests/api/test_operators.py and tests/stages; traces: tests/replay and integration/test_join.py.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -15,15 +16,19 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, fk_join
+from fkjoin import FkJoinError, StateReader, Table, fk_join, read_state
+from fkjoin import aggregates as agg
 from fkjoin.checkpoint.entries import look_up, remarks
 from fkjoin.checkpoint.saved import entries, saved_stores
 from fkjoin.checkpoint.stores import named
-from fkjoin.checkpoint.upkeep import verify
-from fkjoin.sessions.settings import BUCKETS
+from fkjoin.checkpoint.upkeep import rebuild, verify
+from fkjoin.errors import SessionError
+from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
+from fkjoin.sessions.settings import BUCKETS, EXCLUDED, LATENCY, PARTITIONS
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.stages.counters import metrics_name
-from fkjoin.testing import Driver
+from fkjoin.testing import CRASH, Driver
+from tests.support.driven import Change, feed
 from tests.support.orders import History, batch_join, tables
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
@@ -137,3 +142,191 @@ def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSes
     spark.conf.set(BUCKETS, "5")
     with pytest.raises(Exception, match=r"buckets was 4 and is now 5; start this .*new checkpoint"):
         run(joined(3).changes, checkpoint)
+
+
+STORES = ["joined-rekey", "joined-subscription", "joined-resolve", "counts-regroup", "counts-aggregate"]
+
+
+def counts(spark: SparkSession, folder: Path) -> Table:
+    """The numbers of orders by their customers' regions, of a join that is kept."""
+    orders, customers = tables(spark, folder)
+    columns = ["left.amount", "right.region"]
+    joined = fk_join(orders, customers, "customer_id", "left", columns, name="joined").materialize("kept")
+    return joined.group_by("region", name="counts").count()
+
+
+def write(table: Table, folder: Path) -> None:
+    table.to_parquet(folder / "out", checkpoint=folder / "checkpoint", trigger="available-now").awaitTermination()
+
+
+def regions(history: History) -> dict[str, str | None]:
+    """Each order's region: a batch join."""
+    found = {}
+    for key, order in history.orders.items():
+        found[key] = history.customers.get(order["customer_id"], {}).get("region")
+    return found
+
+
+def test_stores_of_a_shared_operator_are_read_verified_and_rebuilt(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set(BUCKETS, "1")
+    history, checkpoint = History(tmp_path), tmp_path / "checkpoint"
+    history.write(60)
+    table = counts(spark, tmp_path)
+    assert "in the same operator" in table.describe()
+    write(table, tmp_path)
+    assert {path.name for path in (checkpoint / "state").iterdir()} == {"0", "1"}  # Spark makes rows of a kept join
+    assert [store.name for store in saved_stores(spark, checkpoint)] == STORES
+    with StateReader(checkpoint, "kept") as reader:
+        for _ in range(2):
+            wanted = regions(history)
+            rows = reader.get_many(list(wanted))
+            assert {row["order_id"]: row["region"] for row in rows if row is not None} == wanted
+            saved = read_state(spark, checkpoint, "kept").collect()
+            assert {row.order_id: row.region for row in saved} == wanted
+            history.write(40)
+            write(counts(spark, tmp_path), tmp_path)
+            reader.refresh()
+    totals = {row.region: row["count"] for row in read_state(spark, checkpoint, "counts").collect()}
+    numbers = [region for region in regions(history).values() if region is not None]
+    assert totals == {region: numbers.count(region) for region in numbers}
+    assert verify(spark, checkpoint) == []
+    assert len(rebuild(spark, checkpoint, str(tmp_path / "index"))) == len(STORES)
+
+
+def test_a_checkpoint_of_a_shared_operator_goes_on_with_its_rule_alone(spark: SparkSession, tmp_path: Path) -> None:
+    History(tmp_path).write(20)
+    spark.conf.set(BUCKETS, "1")
+    write(counts(spark, tmp_path), tmp_path)
+    spark.conf.set(EXCLUDED, STAGES_SHARE_AN_OPERATOR)
+    apart = counts(spark, tmp_path)
+    assert "in the same operator" not in apart.describe()
+    says = "together was true and is now null; if the tables are the same, a rule of the optimizer is not"
+    with pytest.raises(FkJoinError, match=says):
+        write(apart, tmp_path)
+    spark.conf.set(EXCLUDED, "")
+    write(counts(spark, tmp_path), tmp_path)
+
+
+def test_low_latency_is_one_bucket_unless_a_user_sets_their_number(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.unset(BUCKETS)
+    spark.conf.set(LATENCY, "low")
+    try:
+        spark.conf.unset(PARTITIONS)
+        assert counts(spark, tmp_path)._planned.bound.settings.buckets == 1
+        assert spark.conf.get(PARTITIONS) == "1"
+        spark.conf.set(BUCKETS, "2")
+        assert counts(spark, tmp_path)._planned.bound.settings.buckets == 2
+        spark.conf.set(LATENCY, "lowest")
+        spark.conf.unset(BUCKETS)
+        with pytest.raises(SessionError, match="spark.fkjoin.latency is 'lowest': it must be low or default"):
+            counts(spark, tmp_path)
+    finally:
+        spark.conf.unset(LATENCY)
+
+
+Sides = tuple[Table, Table]
+
+
+@pytest.fixture
+def sides(spark: SparkSession, tmp_path: Path) -> Sides:
+    """Orders and payments."""
+    about: Any = {"version": "lsn", "format": "json"}
+    schemas = {
+        "orders": "id string, amount int, buyer string, lsn bigint",
+        "payments": "order_id string, paid int, lsn bigint",
+    }
+    tables = []
+    for name, schema in schemas.items():
+        (tmp_path / name).mkdir()
+        tables.append(Table.from_files(spark, tmp_path / name, key=schema.split()[0], schema=schema, **about))
+    return tables[0], tables[1]
+
+
+def order(key: str, amount: int) -> Change:
+    return "orders", key, {"amount": amount, "buyer": "b"}
+
+
+def payment(key: str, paid: int) -> Change:
+    return "payments", key, {"paid": paid}
+
+
+CHANGES = [order("x", 0), order("y", 1), order("z", 2), payment("x", 5), payment("w", 6)]
+
+
+def after(table: Table) -> dict[Any, Any]:
+    driver = Driver(table)
+    feed(driver, CHANGES)
+    driver.run(CRASH)
+    return driver.table
+
+
+@pytest.mark.parametrize(("how", "keys"), [("inner", "x"), ("left", "xyz"), ("outer", "wxyz")])
+def test_it_has_the_keys_of_its_kind(sides: Sides, how: Any, keys: str) -> None:
+    orders, payments = sides
+    assert orders.join(payments, how=how).columns == ["id", "left", "right"]
+    table = after(orders.join(payments, how=how, joiner=["left.amount", "right.paid"], validate=True))
+    assert sorted(table) == list(keys)
+    assert table["x"] == {"amount": 0, "paid": 5}
+
+
+def test_views_aggregates_and_joins_read_a_join(sides: Sides) -> None:
+    orders, payments = sides
+    both = orders.join(payments, how="outer", name="both", validate=True)
+    unpaid = both.filter("right is null", name="unpaid").map_values("left.amount", name="amounts")
+    sums = both.group_by("left.buyer", name="sums").agg(paid=agg.sum("right.paid"), n=agg.count())
+    again = sums.join(sums.map_values("n as m", name="numbers"), joiner=["left.*", "right.m"])
+    assert after(unpaid) == {"y": {"amount": 1}, "z": {"amount": 2}}
+    assert after(again) == {"b": {"paid": 5, "n": 3, "m": 3}}
+
+
+def dear(left: Any, right: Any) -> str | None:
+    """A joiner that is Spark's: null, which is no result, and an exception."""
+    if left is not None and left.amount == 7:
+        raise ValueError("no")
+    return None if left is None or left.amount == 0 else f"{left.amount}/{right and right.paid}"
+
+
+DEAR = [{"x": "1/None", "y": "2/None"}, {"x": "1/None", "y": "4/None"}, {"x": "5/None", "y": "4/3"}]
+SHARES = [{"x": 100, "y": 50}, {"x": 100, "y": 25}, {"x": 20, "y": 25}]
+
+
+@pytest.mark.parametrize(
+    ("joiner", "bad", "shown", "reason", "stages"),
+    [
+        pytest.param(dear, 7, DEAR, "ValueError: no", ["pair", "resolve"], id="function"),
+        pytest.param("100 / left.amount as value", 0, SHARES, "zero", ["pair"], id="column"),
+    ],
+)
+def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(
+    sides: Sides, joiner: Any, bad: int, shown: list[Any], reason: str, stages: list[str]
+) -> None:
+    """A function, behind which a second stage stands, and an expression of the workers."""
+    joined = sides[0].join(sides[1], how="left", joiner=joiner, name="joined", validate=True)
+    driver, tables = Driver(joined), []
+    for batch in (
+        [order("x", 1), order("y", 2)],
+        [order("x", bad), order("y", 4)],
+        [payment("y", 3), order("x", 5)],
+    ):
+        feed(driver, batch)
+        driver.run()
+        tables.append({key: row["value"] for key, row in driver.table.items()})
+    assert tables == shown
+    (letter,) = driver.dead_letters
+    assert (letter["table"], json.loads(bytes(letter["key"]))) == ("joined", {"id": "x"})
+    assert driver.count["dead-letters"] == 1
+    assert reason.lower() in letter["reason"].lower()
+    assert re.findall(r"Sub-topology: \d +(\w+) .*store", joined.describe()) == stages
+
+
+def test_with_a_foreign_key_it_is_fk_join(sides: Sides) -> None:
+    orders, payments = sides
+    more: Any = {"joiner": "right.paid", "name": "joined", "emit": "on-update"}
+    by_method = orders.join(payments, on="buyer", how="left", **more)
+    by_function = fk_join(orders, payments, "buyer", "left", **more)
+    assert by_method._planned.node == by_function._planned.node
+    assert by_method.describe() == by_function.describe()
+
+
+def test_stars_are_the_columns_of_both_sides(sides: Sides) -> None:
+    assert sides[0].join(sides[1], joiner=["left.*", "right.*"]).columns == ["id", "amount", "buyer", "paid"]

@@ -327,14 +327,6 @@ WAYS: dict[str, Way] = {
         ),
         lambda t: t.spark.read.parquet(str(t.folder / "events")),
     ),
-    "sinks: name one at least": (
-        lambda t: written(t, t.orders),
-        lambda t: written(t, t.orders, Parquet(t.folder / "o")),
-    ),
-    "sinks: a str is not a sink; give sinks of fkjoin": (
-        lambda t: written(t, t.orders, "o"),
-        lambda t: written(t, t.orders, Parquet(t.folder / "o")),
-    ),
 }
 
 
@@ -622,8 +614,6 @@ REFUSED: list[tuple[Callable[[Tables, Any], Any], dict[str, Any]]] = [
         lambda t, call: call(t),
         {
             "events: two columns are called 'buyer'": lambda t: fine(t, clicks(t).select("*", "buyer")),
-            "n: -1 is not a whole number of at least 1": lambda t: t.orders.preview(-1),
-            "n: True is not a whole number": lambda t: t.orders.preview(True),
             "columns: name at least one column": lambda t: t.orders.select(),
             "columns: names and expressions": lambda t: t.orders.with_columns(["1 as a"]),
             "cols: table orders has no column 'colour'": lambda t: t.orders.drop("colour"),

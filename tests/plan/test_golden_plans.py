@@ -11,13 +11,16 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.plan.rules import RULES, STAGES_SHARE_AN_OPERATOR
-from tests.support.plans.topologies import TOPOLOGIES
+from tests.support.plans.topologies import TOPOLOGIES, Sources, job
 from tests.support.plans.write import GOLDEN, Plans
+from tests.support.queries import write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
 
@@ -91,3 +94,24 @@ def test_the_stages_that_are_described_are_those_with_state(name: str) -> None:
         numbers += range(int(first), int(last or first) + 1)
     sources = len(re.findall(r"\n +source \d+: (?!fkjoin-clock)", ran)) - described.count("\n      snapshot ")
     assert sorted(numbers) == list(range(sources + stores.total()))
+
+
+def test_the_queries_of_a_jobs_dead_letters_run_stages_too(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    write_lines(tmp_path / "orders", "0", [{"order_id": "o", "customer_id": "c", "amount": 9.0, "lsn": 1}])
+    write_lines(tmp_path / "customers", "0", [{"customer_id": "c", "name": "Ada", "lsn": 1}])
+    columns = ["1 / left.amount as a", "right.name"]
+    join = {"left": "orders", "right": "customers", "extractor": "customer_id", "joiner": columns}
+    made = job(Sources(spark, tmp_path, {}), {"out": "joined"}, joins={"joined": join}, trigger="available-now")
+    there: Counter[str] = Counter()
+    for query in made.queries():
+        query.start().awaitTermination()
+        stores = [store.name for store in saved_stores(spark, Path(query.checkpoint))]
+        assert len(stores) == len(list((Path(query.checkpoint) / "state").iterdir()))
+        there.update(stores)
+    described = {stage.store: stage.readers for step in made.steps() for stage in step.stages}
+    assert {store: len(readers) for store, readers in described.items()} == there
+    assert described["joined-rekey"] == ("sink out", "dead letters of joined")
+    assert described["joined-resolve"] == ("sink out",)
+    (joined,) = [step for step in made.steps() if step.name == "joined" and step.stages]
+    assert joined.operators == ("joined", "joined-answers")
