@@ -31,23 +31,19 @@ from fkjoin.sessions.settings import (
 )
 from fkjoin.spark.frame import ROW
 from fkjoin.spark.schemas import struct_column
-from tests.support.queries import write_lines
+from tests.support.orders import tables
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table:
-    folder = tmp_path_factory.mktemp("orders")
-    write_lines(folder, "1", [{"order_id": "o", "customer_id": "c", "amount": 1.5, "lsn": 1, "op": "u"}])
-    return Table.from_files(spark, folder, key="order_id", version="lsn", deleted="op = 'd'", name="orders")
+def sides(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, Table]:
+    return tables(spark, tmp_path_factory.mktemp("sides"))
 
 
-@pytest.fixture(scope="module")
-def customers(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table:
-    folder = tmp_path_factory.mktemp("customers")
-    write_lines(folder, "1", [{"customer_id": "c", "name": "Ada", "lsn": 1}])
-    return Table.from_files(spark, folder, key="customer_id", version="lsn", name="customers")
+@pytest.fixture
+def orders(sides: tuple[Table, Table]) -> Table:
+    return sides[0]
 
 
 def test_a_session_with_the_wrong_state_store_is_refused(spark: SparkSession) -> None:
@@ -157,75 +153,50 @@ def test_a_field_of_a_column_is_suggested_with_its_column(spark: SparkSession) -
 AT = "element_at(array(%s), 4711)"
 """An expression that may throw; its number tells it from others."""
 
-KINDS: dict[str, tuple[int, Callable[[Table, Table], Any]]] = {
-    "filter": (1, lambda orders, _: orders.filter(f"{AT % 'amount'} > 0")),
-    "map_values": (2, lambda orders, _: orders.map_values([f"{AT % 'amount'} as a", "4711 + amount as b", "customer_id"])),
-    "flat_map": (2, lambda orders, _: orders.flat_map(f"array({AT % 'amount'})", key=f"{AT % 'col'} as k")),
-    "fk_join": (
-        3,
-        lambda orders, customers: fk_join(
-            orders, customers, AT % "customer_id", joiner=[f"{AT % 'left.amount'} as a", F.lit(4711).alias("b")]
-        ),
-    ),
-    "join": (1, lambda orders, _: orders.join(orders.filter("true"), joiner=f"{AT % 'left.amount'} as a")),
-    "enrich": (
-        1,
-        lambda orders, customers: customers.enrich(orders.changes.sparkSession.readStream.format("rate").load(), AT % "''"),
-    ),
-    "agg": (
-        3,
-        lambda orders, _: orders.group_by(f"{AT % 'customer_id'} as k").agg(
-            having="a > 4711", a=agg.sum(AT % "amount"), b=agg.count()
-        ),
-    ),
-    "aggregate": (
-        2,
-        lambda orders, _: orders.group_by("customer_id").aggregate(0.0, "aggregate + 4711", "aggregate - 4711"),
-    ),
-}
-"""Calls, and how many of their expressions have that number."""
 
-
-def test_each_expression_is_analyzed_once_by_its_call(orders: Table, customers: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each analysis is a call of the JVM, or of a server."""
-    frames: list[int] = []
+def test_each_expression_is_analyzed_once_by_its_call(sides: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each analysis is a call of the JVM, or of a server; each expression has a number."""
+    orders, customers = sides
+    analyzed: list[str] = []
     of_frames = type(orders.changes)
 
     def counting(method: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(frame: Any, *given: Any) -> Any:
-            frames.append(sum(str(one).count("4711") for one in given))
-            return method(frame, *given)
+        def counted(frame: Any, *expressions: Any) -> Any:
+            analyzed.extend(map(str, expressions))
+            return method(frame, *expressions)
 
         return counted
 
+    amount, joiner = AT % "amount", [f"{AT % 'left.amount'} as a", F.lit(4711).alias("b")]
+    events, groups = orders.changes.sparkSession.readStream.format("rate").load(), orders.group_by("customer_id")
     for name in ("select", "selectExpr", "withColumn", "withColumns", "filter", "where"):
         monkeypatch.setattr(of_frames, name, counting(getattr(of_frames, name)))
-    for name, (expressions, call) in KINDS.items():
-        frames.clear()
-        call(orders, customers)
-        assert sum(frames) == expressions, name
+    calls: list[tuple[int, Callable[[], Any]]] = [
+        (1, lambda: orders.filter(f"{amount} > 0")),
+        (2, lambda: orders.map_values([f"{amount} as a", "4711 + amount as b", "customer_id"])),
+        (2, lambda: orders.flat_map(f"array({amount})", key=f"{AT % 'col'} as k")),
+        (3, lambda: fk_join(orders, customers, AT % "customer_id", joiner=joiner)),
+        (1, lambda: orders.join(orders.filter("true"), joiner=f"{AT % 'left.amount'} as a")),
+        (1, lambda: customers.enrich(events, AT % "''")),
+        (1, lambda: orders.group_by(f"{AT % 'customer_id'} as k").count()),
+        (2, lambda: groups.agg(having="a > 4711", a=agg.sum(amount), b=agg.count())),
+        (2, lambda: groups.aggregate(0.0, "aggregate + 4711", "aggregate - 4711")),
+    ]
+    for expressions, call in calls:
+        analyzed.clear()
+        call()
+        assert sum(text.count("4711") for text in analyzed) == expressions
 
 
 def test_a_view_says_the_type_that_its_rows_have(orders: Table) -> None:
     """Spark is not asked again when a view is made: what may throw may be null, and all else is as it was analyzed."""
-    views = [
-        orders.filter(f"{AT % 'amount'} > 0"),
-        orders.map_values(
-            [
-                f"{AT % 'amount'} as a",
-                "cast('1' as int) as b",
-                "1 as c",
-                "transform(array(1, 2), x -> cast(concat(x, '') as int)) as d",
-                "named_struct('e', 1, 'f', op) as g",
-                "map('a', amount) as h",
-                "customer_id",
-            ]
-        ),
-    ]
-    for view in [*views, views[1].filter("a > 1"), views[1].map_values(["d", "b + c as i"])]:
+    numbers = "transform(array(1, 2), x -> cast(concat(x, '') as int)) as d"
+    nested = ["named_struct('e', 1, 'f', op) as g", "map('a', amount) as h", "customer_id"]
+    mapped = orders.map_values([f"{AT % 'amount'} as a", "cast('1' as int) as b", "1 as c", numbers, *nested])
+    for view in (orders.filter(f"{AT % 'amount'} > 0"), mapped, mapped.filter("a > 1"), mapped.map_values(["d", "b + c as i"])):
         rows = view._plan.on_spark(view._plan.rows)
         assert view._planned.row_type == struct_column(rows.schema, ROW)
-    nullable = {field.name: field.nullable for field in views[1]._planned.row_type}
+    nullable = {field.name: field.nullable for field in mapped._planned.row_type}
     assert (nullable["b"], nullable["c"]) == (True, False)
 
 
