@@ -12,20 +12,10 @@ from typing import Any
 
 import pytest
 
+from fkjoin.plan import optimizer
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Aggregate, Children, Join, Source, View, fired
-from fkjoin.plan.optimizer import (
-    aggregate_reads_answers,
-    answers_keep_what_is_read,
-    filter_goes_below_join,
-    join_keeps_what_it_needs,
-    join_reads_answers,
-    joins_share_stages,
-    resolve_makes_rows,
-    stages_share_an_operator,
-    view_reads_answers,
-    workers_evaluate_steps,
-)
+from fkjoin.plan.optimizer import aggregate_reads_answers, join_reads_answers, joins_share_stages, view_reads_answers
 from tests.support.drawn import drawn_whole
 
 ORDERS, CUSTOMERS, REGIONS = (
@@ -72,14 +62,14 @@ def changed(before: Node, after: Node) -> list[str]:
         (join_reads_answers, BOOK),
         (aggregate_reads_answers, TOTALS),
         (view_reads_answers, SEEN),
-        (join_keeps_what_it_needs, WITH_REGION),
-        (answers_keep_what_is_read, ANSWERED),
-        (answers_keep_what_is_read, replace(TOTALS, table=STAR)),
-        (resolve_makes_rows, WITH_REGION),
-        (resolve_makes_rows, view_reads_answers(SEEN, {})),
-        (workers_evaluate_steps, LARGE),
-        (filter_goes_below_join, view_reads_answers(SEEN, {})),
-        (stages_share_an_operator, JOINED),
+        (optimizer.join_keeps_what_it_needs, WITH_REGION),
+        (optimizer.answers_keep_what_is_read, ANSWERED),
+        (optimizer.answers_keep_what_is_read, replace(TOTALS, table=STAR)),
+        (optimizer.resolve_makes_rows, WITH_REGION),
+        (optimizer.resolve_makes_rows, view_reads_answers(SEEN, {})),
+        (optimizer.workers_evaluate_steps, LARGE),
+        (optimizer.filter_goes_below_join, view_reads_answers(SEEN, {})),
+        (optimizer.stages_share_an_operator, JOINED),
     ],
 )
 def test_a_rule_fires_or_says_why_not(rule: Rule, before: Node) -> None:
@@ -138,16 +128,16 @@ def test_answers_of_a_staged_join_are_taken_as_they_are_or_not_at_all(rule: Rule
     ("rule", "node"),
     [
         (join_reads_answers, STAR),
-        (join_keeps_what_it_needs, JOINED),
-        (answers_keep_what_is_read, WITH_REGION),
-        (answers_keep_what_is_read, JOINED),
-        (answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, materialized="kept"))),
-        (answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, emit="periodic"))),
-        (answers_keep_what_is_read, replace(TOTALS, table=replace(SEEN, table=STAR))),
-        (answers_keep_what_is_read, join_reads_answers(replace(WITH_REGION, left=STAGED), {})),
-        (resolve_makes_rows, JOINED),
-        (resolve_makes_rows, SEEN),
-        (resolve_makes_rows, replace(STAR, joiner="left.n")),
+        (optimizer.join_keeps_what_it_needs, JOINED),
+        (optimizer.answers_keep_what_is_read, WITH_REGION),
+        (optimizer.answers_keep_what_is_read, JOINED),
+        (optimizer.answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, materialized="kept"))),
+        (optimizer.answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, emit="periodic"))),
+        (optimizer.answers_keep_what_is_read, replace(TOTALS, table=replace(SEEN, table=STAR))),
+        (optimizer.answers_keep_what_is_read, join_reads_answers(replace(WITH_REGION, left=STAGED), {})),
+        (optimizer.resolve_makes_rows, JOINED),
+        (optimizer.resolve_makes_rows, SEEN),
+        (optimizer.resolve_makes_rows, replace(STAR, joiner="left.n")),
     ],
 )
 def test_a_rule_leaves_alone_what_it_is_not_for(rule: Rule, node: Node) -> None:
