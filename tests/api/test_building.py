@@ -116,17 +116,6 @@ def test_a_plain_session_is_completed_and_what_it_has_stays(spark: SparkSession)
             other.conf.set(name, value)
 
 
-def test_workers_get_a_batch_in_pieces(spark: SparkSession) -> None:
-    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield pa.record_batch({"bytes": pa.array([batch.nbytes], pa.int64())})
-
-    rows = spark.range(8, numPartitions=1).selectExpr("repeat('x', 1048576) as text")
-    pieces = [row.bytes for row in rows.mapInArrow(sizes, "bytes bigint").collect()]
-    assert sum(pieces) >= 8 << 20
-    assert max(pieces) < 4 << 20
-
-
 @pytest.mark.parametrize(
     ("master", "conf", "compressed"),
     [("local[2]", {}, "false"), ("local[2]", {"shuffle_compress": True}, "true"), ("spark://elsewhere:7077", {}, None)],

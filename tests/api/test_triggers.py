@@ -95,11 +95,6 @@ def test_every_start_refuses_a_wrong_text_before_it_makes_anything(rows: Table, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
-def test_what_is_there_now_is_written_and_the_query_ends(rows: Table, tmp_path: Path) -> None:
-    STARTS["to"](rows, tmp_path, "available-now").awaitTermination()
-    assert len(list((tmp_path / "out").glob("batch=*"))) == 1
-
-
 def test_spark_takes_the_intervals_that_are_taken_and_no_other(spark: SparkSession) -> None:
     writer = spark.readStream.format("rate").load().writeStream
     for text in INTERVALS:

@@ -21,7 +21,7 @@ from fkjoin.lowering.aggregates import AggregateBound
 from fkjoin.lowering.as_begun import _calls, bound_again
 from fkjoin.plan.physical import reads, stages
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
-from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, RETENTION, VALIDATE
+from fkjoin.sessions.settings import EXCLUDED, RETENTION, VALIDATE
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
@@ -162,22 +162,16 @@ def said_of(table: Table) -> tuple[Any, ...]:
 @pytest.fixture
 def changed(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[], None]]:
     """Gives the session other settings, as for another pipeline; the test ends with those of before."""
-    others = {
-        BUCKETS: "1",
-        RETENTION: "5000",
-        INDEX_DIR: str(tmp_path / "elsewhere"),
-        VALIDATE: "true",
-        EXCLUDED: WORKERS_EVALUATE_STEPS,
-    }
-    before = {name: spark.conf.get(name, None) for name in others}
 
     def change() -> None:
-        for name, value in others.items():
+        small(spark, tmp_path / "elsewhere", buckets=1)
+        for name, value in ((RETENTION, "5000"), (VALIDATE, "true"), (EXCLUDED, WORKERS_EVALUATE_STEPS)):
             spark.conf.set(name, value)
 
     yield change
-    for name, value in before.items():
-        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+    for name in (RETENTION, VALIDATE):
+        spark.conf.unset(name)
+    small(spark, tmp_path)
 
 
 def test_what_is_changed_after_a_call_changes_no_table(
