@@ -50,26 +50,34 @@ def connector(spark: SparkSession) -> None:
 
 
 def orders(*rows: tuple[str, str | None, float | None]) -> pa.Table:
-    return pa.Table.from_pylist(
-        [{"order_id": key, "customer_id": customer, "amount": amount} for key, customer, amount in rows],
-        schema=pa.schema([("order_id", pa.string()), ("customer_id", pa.string()), ("amount", pa.float64())]),
-    )
+    schema = pa.schema([("order_id", pa.string()), ("customer_id", pa.string()), ("amount", pa.float64())])
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def customers(*rows: tuple[str, str]) -> pa.Table:
     return pa.table({"customer_id": [key for key, _ in rows], "name": [name for _, name in rows]})
 
 
-def joined_of(folder: Path) -> Rows:
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def joined_of(folder: Path) -> dict[str, tuple[Any, ...]]:
     """The join of both tables as they are."""
-    names = {row["customer_id"]: row["name"] for row in DeltaTable(folder / "customers").to_pyarrow_table().to_pylist()}
-    found = DeltaTable(folder / "orders").to_pyarrow_table().to_pylist()
-    return {row["order_id"]: {"amount": row["amount"], "name": names.get(row["customer_id"])} for row in found}
+    names = {row["customer_id"]: row["name"] for row in rows_of(folder / "customers")}
+    return {row["order_id"]: (row["amount"], names.get(row["customer_id"])) for row in rows_of(folder / "orders")}
 
 
-def written(folder: Path) -> Rows:
-    rows = DeltaTable(folder / "joined").to_pyarrow_table().to_pylist()
-    return {row["order_id"]: {name: row[name] for name in ("amount", "name")} for row in rows}
+def written(folder: Path) -> dict[str, tuple[Any, ...]]:
+    return {row["order_id"]: (row["amount"], row["name"]) for row in rows_of(folder / "joined")}
+
+
+def of_files(spark: SparkSession, folder: Path, column: str, timestamp: str | None = None) -> Table:
+    """A table of a feed in files, as Delta's stream has it."""
+    schema = f"_change_type string, _commit_version bigint, _commit_timestamp timestamp, id string, {column}"
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder))
+    return Table._of(of_feed(spark, Given(stream), "lake/t", "id", timestamp=timestamp, name="t", on_error="fail"))
 
 
 def test_each_type_of_change_is_what_it_does_to_the_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -90,9 +98,7 @@ def test_each_type_of_change_is_what_it_does_to_the_table(spark: SparkSession, t
     lines = [dict(zip((*FEED, "id", "n"), (kind, commit, at, key, n), strict=True)) for kind, commit, key, n in feed]
     write_lines(tmp_path / "feed", "0", lines[:4])
     write_lines(tmp_path / "feed", "1", lines[4:])
-    schema = "_change_type string, _commit_version bigint, _commit_timestamp timestamp, id string, n bigint"
-    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "feed"))
-    table = Table._of(of_feed(spark, Given(stream), "lake/t", "id", timestamp=None, name="t", on_error="fail"))
+    table = of_files(spark, tmp_path / "feed", "n bigint")
     assert table.columns == ["id", "n"]
     assert "Delta table lake/t" in table.describe()
     assert "_commit_version, _change_type" in table.describe()
@@ -103,25 +109,22 @@ def test_each_type_of_change_is_what_it_does_to_the_table(spark: SparkSession, t
 
 def test_what_a_feed_cannot_have_is_refused_and_the_ways_out_have_all_rows(spark: SparkSession, tmp_path: Path) -> None:
     """The rows that the Delta table has come in two batches, and out of order; then a commit adds the last one."""
-    batches, place = ((1, 3), (1, 2), (9,)), f"{tmp_path}/lake/t"
-    for number, hours in enumerate(batches):
+    for number, hours in enumerate(((1, 3), (1, 2), (9,))):
         commit, at = (7, "2026-02-01T00:00:00Z") if number < 2 else (8, "2026-02-02T00:00:00Z")
         about = dict(zip(FEED, ("insert", commit, at), strict=True))
         rows = [{"id": f"{number}-{hour}", "at": f"2026-01-01T0{hour}:10:00Z", **about} for hour in hours]
         write_lines(tmp_path / "feed", str(number), rows)
         os.utime(tmp_path / "feed" / f"{number}.json", (1e9 + number, 1e9 + number))
-    schema = "_change_type string, _commit_version bigint, _commit_timestamp timestamp, id string, at timestamp"
-    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(tmp_path / "feed"))
 
     def table(timestamp: str | None = None) -> Table:
-        return Table._of(of_feed(spark, Given(stream), place, "id", timestamp=timestamp, name="t", on_error="fail"))
+        return of_files(spark, tmp_path / "feed", "at timestamp", timestamp)
 
     def closing(timestamp: str | None, grace: str) -> Table:
         return table(timestamp).group_by(window("at", "1 hour"), name="w", emit="on-close", grace=grace).count()
 
-    assert table()._planned.files == (place,)
+    assert table()._planned.files == ("lake/t",)
     with pytest.raises(TopologyError, match=r"path: the table is read from Delta table .*: write to another path"):
-        table().materialize("kept").to_delta(place, checkpoint=tmp_path / "ck", **NOW)
+        table().materialize("kept").to_delta("lake/t", checkpoint=tmp_path / "ck", **NOW)
     with pytest.raises(TopologyError, match=r"with_snapshot: t already starts with the rows of its Delta table: leave"):
         table().with_snapshot(tmp_path / "feed")
     for timestamp in (None, FEED[2], "coalesce(at, _commit_timestamp)"):
@@ -152,12 +155,9 @@ def test_a_join_of_two_delta_tables_follows_every_kind_of_commit(spark: SparkSes
     write_deltalake(right, customers(("c1", "Ada"), ("c2", "Grace")), configuration=RECORDED)
 
     def job(**options: Any) -> None:
-        tables = (
-            Table.from_delta(spark, left, key="order_id", options=options),
-            Table.from_delta(spark, right, key="customer_id", options=options),
-        )
-        joiner = ["left.amount", "right.name"]
-        joined = fk_join(*tables, "customer_id", how="left", joiner=joiner, name="joined", validate=True)
+        sides = [Table.from_delta(spark, left, key="order_id", options=options)]
+        sides.append(Table.from_delta(spark, right, key="customer_id", options=options))
+        joined = fk_join(*sides, "customer_id", "left", ["left.amount", "right.name"], "joined", validate=True)
         joined.to_delta(tmp_path / "joined", checkpoint=tmp_path / "ck", **NOW).awaitTermination()
         assert written(tmp_path) == joined_of(tmp_path)
 
@@ -176,7 +176,7 @@ def test_a_join_of_two_delta_tables_follows_every_kind_of_commit(spark: SparkSes
     DeltaTable(right).delete("customer_id = 'c1'")
     DeltaTable(left).vacuum(dry_run=False)
     job(maxFilesPerTrigger=1)
-    assert written(tmp_path) == {"o3": {"amount": 3.0, "name": "Grace H."}, "o5": {"amount": 5.0, "name": None}}
+    assert written(tmp_path) == {"o3": (3.0, "Grace H."), "o5": (5.0, None)}
 
 
 @pytest.mark.usefixtures("connector")
@@ -195,8 +195,8 @@ def test_a_new_column_is_left_out_and_a_table_made_anew_is_refused(spark: SparkS
     with pytest.raises(QueryError, match=r"(?s)Detected schema change.*the checkpoint keeps the columns, so a new one is left"):
         query.awaitTermination()
     job(**NOW).awaitTermination()
-    rows = DeltaTable(tmp_path / "kept").to_pyarrow_table().to_pylist()
-    assert sorted(rows, key=str) == [{"customer_id": "c1", "name": "Ada"}, {"customer_id": "c2", "name": "Grace"}]
+    rows = sorted(rows_of(tmp_path / "kept"), key=str)
+    assert rows == customers(("c1", "Ada"), ("c2", "Grace")).to_pylist()
     named = Table.from_delta(spark, path, key="customer_id", schema="customer_id string, town string")
     assert named.columns == ["customer_id", "town"]
     DeltaTable(path).alter.set_table_properties({PROPERTY: "false"})
