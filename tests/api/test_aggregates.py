@@ -223,7 +223,7 @@ BY_SPARK = {
     "when_null": "max_by(amount, order_id)",
     "_largest": "max_by(struct(order_id, items), items, 2)",
 }
-"""The same by functions of Spark's; the order of lists is that of the first column."""
+"""Functions of Spark's that make each; of lists, in the order of the first column."""
 
 
 def by_spark(spark: SparkSession, history: History) -> DataFrame:

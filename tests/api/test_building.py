@@ -1,4 +1,4 @@
-"""What is set before a query runs: sessions, triggers, and how often tables ask Spark while they are built."""
+"""Settings before a query runs: sessions, triggers, and how often tables ask Spark while they are built."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ WAYS: dict[str, Way] = {
         lambda t: t.customers.with_children(t.orders, "customer", column="name"),
         lambda t: t.customers.with_children(t.orders, "customer", column="orders"),
     ),
-    "condition: amount is double, a boolean is needed": (
+    "condition: amount is double, a boolean is needed: write a comparison": (
         lambda t: t.orders.filter("amount"),
         lambda t: t.orders.filter("amount > 1"),
     ),
@@ -347,7 +347,7 @@ MINUTES = window("at", "10 minutes")
 STAGED = {"deployment": "staged", "application": "shop"}
 LCASE = "id string, name string collate UTF8_LCASE, s struct<x: int, y: string>, n bigint, lsn bigint"
 Cases = dict[str, tuple[Any, ...]]
-"""What is refused, and if the message advises something, that, by the message's beginning with … for its other words."""
+"""Arguments that are refused, and those that the message advises, if any; by its beginning, with … for other words."""
 
 ON_CLOSE: Cases = {
     'emit: "on-close" is for windows; put fkjoin.window': ({"key": "customer"}, {"key": [MINUTES, "customer"]}),
@@ -416,7 +416,10 @@ AGGREGATES: Cases = {
         {"n": agg.string_agg("amount")},
         {"n": agg.string_agg("cast(amount as string)")},
     ),
-    "having: n is bigint, a boolean is needed": ({"having": "n", "n": agg.count()}, {"having": "n > 1", "n": agg.count()}),
+    "having: n is bigint, a boolean is needed: write a comparison": (
+        {"having": "n", "n": agg.count()},
+        {"having": "n > 1", "n": agg.count()},
+    ),
     "having: in 'm > 2', the result has no column 'm'. It has": ({"having": "m > 2", "n": agg.count()},),
     "agg: name each column": ({}, {"orders": agg.count()}),
     "agg: column 'customer' is already there as the key": ({"customer": agg.count()}, {"orders": agg.count()}),
@@ -546,7 +549,7 @@ CALLS: list[tuple[Cases, Callable[[Tables, Any], Any]]] = [
     (EVENTS, lambda t, given: enriched(t, **given)),
     (REFUSED, lambda t, call: call(t)),
 ]
-"""Calls, and what each refuses."""
+"""Calls, with the arguments that each refuses."""
 for cases, call in CALLS:
     for says, arguments in cases.items():
         WAYS[says] = tuple(with_arguments(call, given) for given in arguments)
