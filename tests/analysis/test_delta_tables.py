@@ -50,8 +50,9 @@ def connector(spark: SparkSession) -> None:
 
 
 def orders(*rows: tuple[str, str | None, float | None]) -> pa.Table:
-    schema = pa.schema([("order_id", pa.string()), ("customer_id", pa.string()), ("amount", pa.float64())])
-    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+    names, text = ("order_id", "customer_id", "amount"), pa.string()
+    schema = pa.schema(list(zip(names, (text, text, pa.float64()), strict=True)))
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema)
 
 
 def customers(*rows: tuple[str, str]) -> pa.Table:
@@ -66,7 +67,8 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 def joined_of(folder: Path) -> dict[str, tuple[Any, ...]]:
     """The join of both tables as they are."""
     names = {row["customer_id"]: row["name"] for row in rows_of(folder / "customers")}
-    return {row["order_id"]: (row["amount"], names.get(row["customer_id"])) for row in rows_of(folder / "orders")}
+    rows = rows_of(folder / "orders")
+    return {row["order_id"]: (row["amount"], names.get(row["customer_id"])) for row in rows}
 
 
 def written(folder: Path) -> dict[str, tuple[Any, ...]]:
@@ -75,9 +77,12 @@ def written(folder: Path) -> dict[str, tuple[Any, ...]]:
 
 def of_files(spark: SparkSession, folder: Path, column: str, timestamp: str | None = None) -> Table:
     """A table of a feed in files, as Delta's stream has it."""
-    schema = f"_change_type string, _commit_version bigint, _commit_timestamp timestamp, id string, {column}"
-    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder))
-    return Table._of(of_feed(spark, Given(stream), "lake/t", "id", timestamp=timestamp, name="t", on_error="fail"))
+    of_feed_columns = "_change_type string, _commit_version bigint, _commit_timestamp timestamp"
+    stream = (
+        spark.readStream.schema(f"{of_feed_columns}, id string, {column}").option("maxFilesPerTrigger", 1).json(str(folder))
+    )
+    about: Any = {"timestamp": timestamp, "name": "t", "on_error": "fail"}
+    return Table._of(of_feed(spark, Given(stream), "lake/t", "id", **about))
 
 
 def test_each_type_of_change_is_what_it_does_to_the_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -157,7 +162,8 @@ def test_a_join_of_two_delta_tables_follows_every_kind_of_commit(spark: SparkSes
     def job(**options: Any) -> None:
         sides = [Table.from_delta(spark, left, key="order_id", options=options)]
         sides.append(Table.from_delta(spark, right, key="customer_id", options=options))
-        joined = fk_join(*sides, "customer_id", "left", ["left.amount", "right.name"], "joined", validate=True)
+        joiner = ["left.amount", "right.name"]
+        joined = fk_join(*sides, "customer_id", "left", joiner, "joined", validate=True)
         joined.to_delta(tmp_path / "joined", checkpoint=tmp_path / "ck", **NOW).awaitTermination()
         assert written(tmp_path) == joined_of(tmp_path)
 
@@ -244,7 +250,7 @@ def test_a_job_file_reads_a_delta_table(spark: SparkSession, tmp_path: Path) -> 
     assert job.tables["kept"].columns == ["customer_id", "name"]
     assert f"Delta table {tmp_path}/customers" in job.describe()
     file.write_text(text.replace("/out", "/customers").format(folder=tmp_path))
-    with pytest.raises(FkJoinError, match=r"sinks.out.path: this is the folder of tables.kept, too"):
+    with pytest.raises(FkJoinError, match=r"sinks.out.path: this is the folder of tables.kept"):
         Job(read_job(file), spark)
 
 

@@ -139,7 +139,7 @@ def test_so_are_those_that_are_put_together_at_random(rows: DataFrame) -> None:
 
     texts = [drawn(rng.choice(["truth", "truth", "text"]), 3) for _ in range(examples(360))]
     known = [text for text in texts if vector(F.expr(text), rows, rows.columns) is not None]
-    assert len(known) > len(texts) / 2, "others have something that can raise, or is folded by Spark into another type"
+    assert len(known) > len(texts) / 2, "others can raise, or Spark folds them into another type"
     assert_same(rows, known)
 
 

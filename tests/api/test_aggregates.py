@@ -163,20 +163,23 @@ def test_a_source_can_be_materialized_and_drops_what_changes_nothing(spark: Spar
 def test_right_rows_with_their_left_rows_by_key(spark: SparkSession, tmp_path: Path) -> None:
     history = History(tmp_path)
     orders, customers = tables(spark, tmp_path)
-    children = customers.with_children(orders, "customer_id", column="orders", name="orders-of", validate=True)
-    assert "store orders-of-children, materialized as book" in children.materialize("book").describe()
-    driver = Driver(children)
+    about: Any = {"column": "orders", "name": "orders-of", "validate": True}
+    book = customers.with_children(orders, "customer_id", **about).materialize("book")
+    assert "store orders-of-children, materialized as book" in book.describe()
+    driver = Driver(book)
     for _ in range(2):
         feed(driver, history.write(60))
         driver.run(CRASH)
-        wanted: dict[str, Any] = {key: [customer["region"]] for key, customer in history.customers.items()}
+        people = history.customers.items()
+        wanted: dict[str, Any] = {key: [customer["region"]] for key, customer in people}
         for key, order in sorted(history.orders.items()):
             if order["customer_id"] in wanted:
                 wanted[order["customer_id"]].append((key, order["amount"], order["items"]))
-        books = {}
+        books: dict[str, Any] = {}
         for key, row in driver.table.items():
-            orders_of = [(name, order["amount"], order["items"]) for name, order in dict(row["orders"]).items()]
-            books[key] = [row["region"], *orders_of]
+            books[key] = [row["region"]]
+            for name, order in dict(row["orders"]).items():
+                books[key].append((name, order["amount"], order["items"]))
         assert books == wanted
 
 
@@ -210,7 +213,7 @@ def regions(spark: SparkSession, folder: Path) -> Table:
     return fk_join(*tables(spark, folder), "customer_id").group_by("right.region", name="regions").agg(**MEMBERS)
 
 
-SMALLEST_FIRST = "array_sort(collect_list(struct(-items, order_id, struct(order_id, items) as pair)))"
+SMALLEST_FIRST = "array_sort(collect_list(struct(-items, order_id, struct(order_id, items) as it)))"
 LARGEST_FIRST = "sort_array(collect_list(struct(items, amount, order_id)), false)"
 BY_SPARK = {
     "buyers": "count(distinct customer_id)",
@@ -219,7 +222,7 @@ BY_SPARK = {
     "amounts": "array_sort(collect_set(amount))",
     "names": "string_agg(order_id, ', ') within group (order by order_id)",
     "cheapest": "min_by(order_id, struct(amount, order_id)) filter (where amount is not null)",
-    "largest": f"slice(transform({SMALLEST_FIRST}, x -> x.pair), 1, 2)",
+    "largest": f"slice(transform({SMALLEST_FIRST}, x -> x.it), 1, 2)",
     "when_null": "max_by(amount, order_id)",
     "_largest": "max_by(struct(order_id, items), items, 2)",
 }
@@ -233,7 +236,8 @@ def by_spark(spark: SparkSession, history: History) -> DataFrame:
         for rows, schema in ((history.orders, ORDER), (history.customers, CUSTOMER))
     )
     joined = orders.join(customers.select("customer_id", "region"), "customer_id").where("region is not null")
-    return joined.groupBy("region").agg(*(F.expr(text).alias(name) for name, text in BY_SPARK.items()))
+    columns = [F.expr(text).alias(name) for name, text in BY_SPARK.items()]
+    return joined.groupBy("region").agg(*columns)
 
 
 @pytest.mark.newest

@@ -1,4 +1,4 @@
-"""Settings before a query runs: sessions, triggers, and how often tables ask Spark while they are built."""
+"""Settings before a query runs: sessions, triggers, and how often tables ask Spark."""
 
 from __future__ import annotations
 
@@ -44,14 +44,16 @@ from tests.support.job_files import GOOD
 from tests.support.orders import tables
 from tests.support.sessions import small
 
+Sides = tuple[Table, Table]
+
 
 @pytest.fixture(scope="module")
-def sides(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, Table]:
+def sides(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sides:
     return tables(spark, tmp_path_factory.mktemp("sides"))
 
 
 @pytest.fixture
-def orders(sides: tuple[Table, Table]) -> Table:
+def orders(sides: Sides) -> Table:
     return sides[0]
 
 
@@ -153,7 +155,7 @@ AT = "element_at(array(%s), 4711)"
 """An expression that may throw; its number tells it from others."""
 
 
-def test_each_expression_is_analyzed_once_by_its_call(sides: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_expression_is_analyzed_once(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each analysis is a call of the JVM, or of a server; each expression has a number."""
     orders, customers = sides
     analyzed: list[str] = []
@@ -167,7 +169,8 @@ def test_each_expression_is_analyzed_once_by_its_call(sides: tuple[Table, Table]
         return counted
 
     amount, joiner = AT % "amount", [f"{AT % 'left.amount'} as a", F.lit(4711).alias("b")]
-    events, groups = orders.changes.sparkSession.readStream.format("rate").load(), orders.group_by("customer_id")
+    events = orders.changes.sparkSession.readStream.format("rate").load()
+    groups = orders.group_by("customer_id")
     for name in ("select", "selectExpr", "withColumn", "withColumns", "filter", "where"):
         monkeypatch.setattr(of_frames, name, counting(getattr(of_frames, name)))
     calls: list[tuple[int, Callable[[], Any]]] = [
@@ -191,8 +194,10 @@ def test_a_view_says_the_type_that_its_rows_have(orders: Table) -> None:
     """Spark is not asked again when a view is made: what may throw may be null, and all else is as it was analyzed."""
     numbers = "transform(array(1, 2), x -> cast(concat(x, '') as int)) as d"
     nested = ["named_struct('e', 1, 'f', op) as g", "map('a', amount) as h", "customer_id"]
-    mapped = orders.map_values([f"{AT % 'amount'} as a", "cast('1' as int) as b", "1 as c", numbers, *nested])
-    for view in (orders.filter(f"{AT % 'amount'} > 0"), mapped, mapped.filter("a > 1"), mapped.map_values(["d", "b + c as i"])):
+    amount, plain = AT % "amount", ["cast('1' as int) as b", "1 as c"]
+    mapped = orders.map_values([f"{amount} as a", *plain, numbers, *nested])
+    views = [mapped, mapped.filter("a > 1"), mapped.map_values(["d", "b + c as i"])]
+    for view in (orders.filter(f"{amount} > 0"), *views):
         rows = view._plan.on_spark(view._plan.rows)
         assert view._planned.row_type == struct_column(rows.schema, ROW)
     nullable = {field.name: field.nullable for field in mapped._planned.row_type}

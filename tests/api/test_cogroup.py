@@ -1,6 +1,6 @@
-"""Several tables summed up by the same key in one store (KIP-150): each as its own aggregate would say.
+"""Several tables summed up by the same key in one store (KIP-150): each as its own aggregate.
 
-Built on joins and sources: tests/api/test_operators.py; on Spark: tests/lowering/test_interpreters.py.
+Built on joins and sources: tests/api/test_operators.py; on Spark: tests/lowering.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_extremes_of_one_table_are_not_those_of_another() -> None:
 
 
 @pytest.mark.usefixtures("small_tables")
-def test_a_cogroup_is_joined_with_one_of_its_aggregates(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_cogroup_is_joined_with_an_aggregate_of_it(spark: SparkSession, tmp_path: Path) -> None:
     """The aggregate's regroup runs twice in the query, each time with counters of its own."""
     orders, customers = tables(spark, tmp_path)
     history = History(tmp_path)

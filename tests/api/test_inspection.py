@@ -133,21 +133,23 @@ def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
     monkeypatch.setattr(Inspection, "preview", functools.cache(Inspection.preview))
     checkpoint = tmp_path / "kept"
     table, more = orders.filter("true", name="some"), orders_of(spark, tmp_path, name="more")
-    query = table.materialize("kept").to_parquet(tmp_path / "changes", checkpoint=checkpoint, trigger="available-now")
-    query.awaitTermination()
-    names: dict[str, Any] = {"fkjoin": fkjoin, "spark": spark, "fk_join": fk_join, "table": table, "other": more}
-    names |= {"extractor": "customer_id", "key": "customer_id", "condition": "amount > 1", "name": "kept"}
+    about: Any = {"checkpoint": checkpoint, "trigger": "available-now"}
+    table.materialize("kept").to_parquet(tmp_path / "changes", **about).awaitTermination()
+    names: dict[str, Any] = {"fkjoin": fkjoin, "spark": spark, "fk_join": fk_join}
+    names |= {"table": table, "other": more, "extractor": "customer_id", "key": "customer_id"}
+    names |= {"condition": "amount > 1", "name": "kept"}
     names |= {"columns": ["amount"], "more": {"twice": "2 * amount"}, "wanted": {"total": agg.sum("amount")}}
     names["checkpoint"] = str(checkpoint)
     for number, (habit, way) in enumerate(HABITS.items()):
         with pytest.raises(AttributeError, match=f"^a Table has no {habit}; call {re.escape(way)}$"):
             getattr(table, habit)
         for code in way.split(", or "):
-            result = eval(code, names | {"path": tmp_path / f"out{number}", "folder": tmp_path / f"ck{number}"})
+            folders = {"path": tmp_path / f"out{number}", "folder": tmp_path / f"ck{number}"}
+            result = eval(code, names | folders)
             if isinstance(result, StreamingQuery):
                 result.stop()
-    usual = {"show", "collect", "count", "withColumn", "where", "write", "writeStream", "toPandas", "groupBy"}
-    assert usual <= HABITS.keys()
+    usual = "show collect count withColumn where write writeStream toPandas groupBy"
+    assert set(usual.split()) <= HABITS.keys()
 
 
 def test_a_column_is_named_and_not_taken(orders: Table) -> None:
@@ -205,16 +207,18 @@ def test_a_preview_ends_when_it_has_its_rows_or_has_read_enough(
 ) -> None:
     """Rows come, change and go from batch to batch."""
     monkeypatch.setattr(preview, "MOST_BATCHES", 3)
+    more = [order("o2", "c1", 2.5, 4), order("o3", "c1", 3.0, 5)]
     for number, rows in enumerate(
         [
             [order("o1", "c1", 1.0, 1), order("o2", "c1", 2.0, 2)],
-            [order("o1", "c1", 1.0, 3, gone=True), order("o2", "c1", 2.5, 4), order("o3", "c1", 3.0, 5)],
+            [order("o1", "c1", 1.0, 3, gone=True), *more],
             [order("o4", "c1", 3.0, 6)],
             [order("o5", "c1", 4.0, 7)],
         ]
     ):
         write_lines(tmp_path / "orders", str(number), rows)
-        os.utime(tmp_path / "orders" / f"{number}.json", (number, number))  # those with smaller times are read first
+        # Files with smaller times are read first.
+        os.utime(tmp_path / "orders" / f"{number}.json", (number, number))
     table = orders_of(spark, tmp_path)
     assert shown(table.preview(2)) == [("o1", "c1", 1.0), ("o2", "c1", 2.0)]
     assert shown(table.preview(3)) == [("o2", "c1", 2.5), ("o3", "c1", 3.0), ("o4", "c1", 3.0)]

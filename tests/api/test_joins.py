@@ -1,6 +1,7 @@
-"""Joins by foreign key and by primary key: restarts, settings of a checkpoint, stages that share an operator, functions.
+"""Joins by foreign key and by primary key: restarts, settings of a checkpoint, functions.
 
-Rows after random changes: tests/api/test_operators.py and tests/stages; traces: tests/replay and integration/test_join.py.
+Rows after random changes: tests/api/test_operators.py and tests/stages.
+Traces: tests/replay and integration/test_join.py.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import CRASH, Driver
 from tests.support.driven import Change, feed
 from tests.support.orders import History, batch_join, tables
-from tests.support.queries import run, table_of, write_lines
+from tests.support.queries import run, table_of, values, write_lines
 from tests.support.sessions import small
 
 
@@ -59,9 +60,11 @@ def test_a_query_goes_on_from_its_checkpoint_with_its_index_lost_or_too_old(spar
         batch = run(joined.changes, tmp_path / "checkpoint", metrics_name("joined"))
         rows += batch.rows
         count.update(batch.count)
-        last = table_of(rows, "order_id").items()
-        assert {key: {"items": row["items"], "region": row.region} for (key,), row in last} == batch_join(history)
-        assert (batch.count["index-rebuilt"] > 0) == (number == 1), "an index that is too old reads the rest of its log"
+        last = values(table_of(rows, "order_id"), ["items", "region"])
+        wanted = values(batch_join(history), ["items", "region"])
+        assert {key: row for (key,), row in last.items()} == wanted
+        # An index that is too old reads the rest of its log.
+        assert (batch.count["index-rebuilt"] > 0) == (number == 1)
     assert count["left-in"] + count["right-in"] == history.lsn
     assert count["out"] == len(rows)
     assert rows[0]._left_version is not None
@@ -109,22 +112,25 @@ def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSes
     checkpoint = tmp_path / "checkpoint"
 
     def write(number: int, name: str, *orders: tuple[str, str]) -> None:
-        lines = [{"order_id": key, "customer_id": customer, "lsn": number} for key, customer in orders]
+        lines = [{"order_id": key, "customer_id": person, "lsn": number} for key, person in orders]
         write_lines(tmp_path / "orders", str(number), lines)
-        write_lines(tmp_path / "customers", str(number), [{"customer_id": "hot", "region": name, "lsn": number}])
+        hot = {"customer_id": "hot", "region": name, "lsn": number}
+        write_lines(tmp_path / "customers", str(number), [hot])
 
     def joined(spread: int) -> Table:
         orders, customers = tables(spark, tmp_path, deleted=None)
-        joiner = ["right.region"]
-        return fk_join(orders, customers, "customer_id", "left", joiner, "joined", spread=spread, validate=True)
+        more: Any = {"joiner": ["right.region"], "spread": spread, "validate": True}
+        return fk_join(orders, customers, "customer_id", "left", name="joined", **more)
 
     write(1, "hot", *[(f"o{number}", "hot") for number in range(40)])
     assert "left rows of a foreign key over 3 buckets" in joined(3).describe()
     first = run(joined(3).changes, checkpoint)
     write(2, "warm", *[(f"o{number}", "cold") for number in range(10)])
     second = run(joined(3).changes, checkpoint)
-    regions = {key: row.region for (key,), row in table_of([*first.rows, *second.rows], "order_id").items()}
-    assert regions == {f"o{number}": None if number < 10 else "warm" for number in range(40)}
+    last = table_of([*first.rows, *second.rows], "order_id")
+    assert {key: row.region for (key,), row in last.items()} == {
+        f"o{number}": None if number < 10 else "warm" for number in range(40)
+    }
     assert verify(spark, checkpoint) == []
     state = saved_stores(spark, checkpoint)
     known = look_up(state, "joined", "o20")
@@ -230,16 +236,16 @@ Sides = tuple[Table, Table]
 @pytest.fixture
 def sides(spark: SparkSession, tmp_path: Path) -> Sides:
     """Orders and payments."""
-    about: Any = {"version": "lsn", "format": "json"}
     schemas = {
         "orders": "id string, amount int, buyer string, lsn bigint",
         "payments": "order_id string, paid int, lsn bigint",
     }
-    tables = []
+    sides = []
     for name, schema in schemas.items():
         (tmp_path / name).mkdir()
-        tables.append(Table.from_files(spark, tmp_path / name, key=schema.split()[0], schema=schema, **about))
-    return tables[0], tables[1]
+        about: Any = {"key": schema.split()[0], "version": "lsn", "format": "json"}
+        sides.append(Table.from_files(spark, tmp_path / name, schema=schema, **about))
+    return sides[0], sides[1]
 
 
 def order(key: str, amount: int) -> Change:
@@ -264,7 +270,8 @@ def after(table: Table) -> dict[Any, Any]:
 def test_it_has_the_keys_of_its_kind(sides: Sides, how: Any, keys: str) -> None:
     orders, payments = sides
     assert orders.join(payments, how=how).columns == ["id", "left", "right"]
-    table = after(orders.join(payments, how=how, joiner=["left.amount", "right.paid"], validate=True))
+    joiner = ["left.amount", "right.paid"]
+    table = after(orders.join(payments, how=how, joiner=joiner, validate=True))
     assert sorted(table) == list(keys)
     assert table["x"] == {"amount": 0, "paid": 5}
 
@@ -329,4 +336,5 @@ def test_with_a_foreign_key_it_is_fk_join(sides: Sides) -> None:
 
 
 def test_stars_are_the_columns_of_both_sides(sides: Sides) -> None:
-    assert sides[0].join(sides[1], joiner=["left.*", "right.*"]).columns == ["id", "amount", "buyer", "paid"]
+    joined = sides[0].join(sides[1], joiner=["left.*", "right.*"])
+    assert joined.columns == ["id", "amount", "buyer", "paid"]

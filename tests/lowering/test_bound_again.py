@@ -165,7 +165,8 @@ def changed(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[], None]]
 
     def change() -> None:
         small(spark, tmp_path / "elsewhere", buckets=1)
-        for name, value in ((RETENTION, "5000"), (VALIDATE, "true"), (EXCLUDED, WORKERS_EVALUATE_STEPS)):
+        others = {RETENTION: "5000", VALIDATE: "true", EXCLUDED: WORKERS_EVALUATE_STEPS}
+        for name, value in others.items():
             spark.conf.set(name, value)
 
     yield change

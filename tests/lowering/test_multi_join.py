@@ -1,6 +1,6 @@
 """Joins in a row by foreign keys of one left table are one: its state, and why some joins are not.
 
-Rows: tests/api/test_operators.py (star), and with the rule and without it, tests/plan/test_optimizer.py.
+Rows: tests/api/test_operators.py; with the rule and without it: tests/plan/test_optimizer.py.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_why_joins_are_not_one_is_said(spark: SparkSession, tmp_path: Path) -> N
         (fk_join(joined, of.products, "upper(left.shop)"), "the foreign key is more than fields"),
         (fk_join(joined, of.products, lambda key, row: None), "the extractor is a function"),
         (fk_join(joined, of.shops, "left.shop", emit="on-update"), "it is on-update"),
-        (fk_join(first("updates", emit="on-update"), of.shops, "left.shop"), "updates is on-update"),
+        (fk_join(first("all", emit="on-update"), of.shops, "left.shop"), "all is on-update"),
         (fk_join(loud, of.shops, "shop"), "loud makes more of the rows than fields of them"),
         (
             fk_join(joined, of.shops, "left.shop", joiner=doubled),

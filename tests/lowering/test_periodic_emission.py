@@ -1,7 +1,7 @@
 """Emission by a clock, and by stream time, on Spark.
 
-Rows that are held back through restarts, sent by the clock alone, and readable while they wait; windows that close, of two
-sources that are joined.
+Rows that are held back through restarts, sent by the clock alone, and readable while they wait;
+windows that close, of two sources that are joined.
 """
 
 from __future__ import annotations
@@ -94,20 +94,23 @@ def timed(key: str, customer: str, amount: int, at: str, lsn: int) -> dict[str, 
     return {"order_id": key, "customer_id": customer, "amount": amount, "at": time, "sent": time, "lsn": lsn}
 
 
+TIMES = "at timestamp, sent timestamp"
 SCHEMAS = {
-    "orders": "order_id string, customer_id string, amount bigint, at timestamp, sent timestamp, lsn bigint",
+    "orders": f"order_id string, customer_id string, amount bigint, {TIMES}, lsn bigint",
     "customers": "customer_id string, region string, seen timestamp, lsn bigint",
 }
 
 
 def source(spark: SparkSession, folder: Path, name: str, timestamp: str) -> Table:
     (folder / name).mkdir(exist_ok=True)
-    about: Any = {"version": "lsn", "format": "json", "name": name, "schema": SCHEMAS[name], "timestamp": timestamp}
-    return Table.from_files(spark, folder / name, key=SCHEMAS[name].split()[0], **about)
+    schema = SCHEMAS[name]
+    about: Any = {"key": schema.split()[0], "version": "lsn", "timestamp": timestamp}
+    return Table.from_files(spark, folder / name, schema=schema, format="json", name=name, **about)
 
 
 def windows(spark: SparkSession, folder: Path, idle: str) -> Table:
-    orders, customers = source(spark, folder, "orders", "sent"), source(spark, folder, "customers", "seen")
+    orders = source(spark, folder, "orders", "sent")
+    customers = source(spark, folder, "customers", "seen")
     joined = orders.join(customers, "customer_id", joiner=["left.at", "left.amount", "right.region"], name="joined")
     key = [fkjoin.window("at", "10 minutes", "5 minutes"), "region"]
     grouped = joined.group_by(key, name="sums", emit="on-close", grace="2 minutes", idle=idle, validate=True)

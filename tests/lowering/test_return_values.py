@@ -82,7 +82,9 @@ def test_rows_are_set_aside_and_the_rest_goes_on(spark: SparkSession, tmp_path: 
         driver.input("a").change(name, {})
     driver.run()
     assert driver.table == {"good": {"value": 7}, "listed": {"value": 7}}
-    reasons = {json.loads(letter["key"] or letter["value"])["id"]: letter["reason"] for letter in driver.dead_letters}
+    reasons = {}
+    for letter in driver.dead_letters:
+        reasons[json.loads(letter["key"] or letter["value"])["id"]] = letter["reason"]
     assert reasons.pop("joiner") == "joiner: TypeError: 'text' is not of type bigint"
     assert reasons.keys() == {"text", "short", "long", "cast", "named"}
     assert all(reason.startswith("extractor: TypeError: ") for reason in reasons.values())

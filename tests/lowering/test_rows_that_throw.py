@@ -99,7 +99,8 @@ def tables(spark: SparkSession, folder: Path, on_error: OnError, *, stream: bool
             frame = spark.readStream.schema(schema).json(str(folder / name))
             sides.append(Table.from_stream(frame, key=key, name=name, **about))
         else:
-            sides.append(Table.from_files(spark, folder / name, key=key, schema=schema, format="json", **about))
+            about |= {"schema": schema, "format": "json"}
+            sides.append(Table.from_files(spark, folder / name, key=key, **about))
     return sides[0], sides[1]
 
 
@@ -344,7 +345,7 @@ def test_a_lambda_that_may_throw_is_analyzed_in_silence(
     """PySpark would log an error, with Java's stack, of what is only asked: which part throws."""
     orders, _ = tables(spark, tmp_path, "dead-letter")
     loggers: list[str] = []
-    monkeypatch.setattr(logging.Logger, "handle", lambda logger, record: loggers.append(logger.name))
+    monkeypatch.setattr(logging.Logger, "handle", lambda logger, _: loggers.append(logger.name))
     mapped = orders.map_values("transform(array(m), x -> x + 1) as ms", name="mapped")
     assert mapped.dead_letters is not None
     assert [name for name in loggers if name.endswith("QueryContextLogger")] == []

@@ -114,6 +114,6 @@ def test_what_an_expression_reads(spark: SparkSession, joiner: Any, left: list[s
     assert [kept.left, kept.right] == [narrow(SCHEMA, [tuple(path.split(".")) for path in side]) for side in (left, right)]
 
 
-@pytest.mark.parametrize("joiner", ["named_struct('l', left, 'r', right) as both", ["left", "right"]])
+@pytest.mark.parametrize("joiner", ["struct(left, right) as both", ["left", "right"]])
 def test_all_of_both_rows_may_be_needed(spark: SparkSession, joiner: Any) -> None:
     assert needed(bound(spark, joiner), Kept(SCHEMA, SCHEMA)) == "the joiner reads every column"

@@ -33,7 +33,8 @@ EVERY_CHOICE = sampled(tuple(TOPOLOGIES), tuple(FIRST_WITHOUT.values()))
 def facts(name: str) -> set[tuple[str, ...]]:
     """The kinds of a plan's steps and sources, its stages, and the verdicts of rules."""
     described = (GOLDEN / f"{name}.txt").read_text().partition("\n  manifest")[0]
-    patterns = (r"^    (\w+) \S+  ", r"from +(\w+) ", r"Sub-topology: \d+ +(\w+)", r": ([\w-]+) (fired|did not.*)$")
+    patterns = [r"^    (\w+) \S+  ", r"from +(\w+) ", r"Sub-topology: \d+ +(\w+)"]
+    patterns.append(r": ([\w-]+) (fired|did not.*)$")
     return set().union(*(re.findall(pattern, described, re.MULTILINE) for pattern in patterns))
 
 

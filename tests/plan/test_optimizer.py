@@ -76,7 +76,8 @@ def star_over_a_join_with_a_join_on_its_right(of: Sources) -> Table:
 
 def sums_of_a_star_with_one_table_twice(of: Sources) -> Table:
     named = of.orders.map_values(["customer_id", "shop as other", "amount"], name="named")
-    first = fk_join(named, of.customers, "customer_id", joiner=["left.amount", "left.other", "right.name"], name="first")
+    joiner = ["left.amount", "left.other", "right.name"]
+    first = fk_join(named, of.customers, "customer_id", joiner=joiner, name="first")
     both = fk_join(first, of.customers, F.col("other"), name="both")
     return both.group_by("left.name", name="it").agg(rows=agg.count(), sum=agg.sum("left.amount"))
 
@@ -85,7 +86,8 @@ def join_of_a_star_without_right_rows(of: Sources) -> Table:
     """A right row that is not there is null, not a struct of nulls."""
     first = fk_join(of.orders, of.customers, "customer_id", "left", name="first")
     both = fk_join(first, of.shops, "left.shop", "left", name="both")
-    return fk_join(both, of.products, "right.town", "left", ["left.left.right as customer", "left.right.town"], "it")
+    joiner = ["left.left.right as customer", "left.right.town"]
+    return fk_join(both, of.products, "right.town", "left", joiner, "it")
 
 
 OWN: dict[Callable[[Sources], Table], str] = {
@@ -163,9 +165,11 @@ def test_a_filter_below_a_join_keeps_rows_out_of_its_stores_and_can_be_switched(
     def write() -> Counter[str]:
         """The numbers of records in the join's stores, after some changes."""
         history.write(60)
-        joined = fk_join(*tables(spark, tmp_path), "customer_id", joiner=["left.items", "right.region"], name="joined")
-        north = joined.filter("items > 2").filter("region = 'north'", name="north").materialize("north")
-        north.to_parquet(tmp_path / "out", checkpoint=checkpoint, trigger="available-now").awaitTermination()
+        joiner, out = ["left.items", "right.region"], tmp_path / "out"
+        joined = fk_join(*tables(spark, tmp_path), "customer_id", joiner=joiner, name="joined")
+        some = joined.filter("items > 2").filter("region = 'north'", name="north")
+        north = some.materialize("north")
+        north.to_parquet(out, checkpoint=checkpoint, trigger="available-now").awaitTermination()
         rows = read_state(spark, checkpoint, "north").collect()
         joined_rows = batch_join(history).items()
         wanted = {key for key, row in joined_rows if row["items"] > 2 and row["region"] == "north"}

@@ -1,4 +1,4 @@
-"""Topologies as text, JSON, Mermaid and picture, from frozen data alone, also with an operator that the package lacks.
+"""Topologies as text, JSON, Mermaid and picture, from data, also with an operator of another's.
 
 Texts of all operators, with the rules and without: tests/plan/test_golden_plans.py; here are those of staged deployments.
 """
@@ -214,7 +214,8 @@ def test_it_is_described_by_the_stages_that_run() -> None:
 
 
 def test_it_says_how_it_and_its_stages_are_to_be_read() -> None:
-    assert text_of(Latest("seen", LARGE_RECORDS, ("shop",), materialized="kept"), VALUES).split("\n") == [
+    latest = Latest("seen", LARGE_RECORDS, ("shop",), materialized="kept")
+    assert text_of(latest, VALUES).split("\n") == [
         "latest seen  (newest)",
         "  rows         large",
         "  by           lsn",
@@ -234,7 +235,7 @@ def test_every_form_of_describe_has_it() -> None:
 
 
 def test_its_rows_have_lost_their_roots_unless_it_says_that_they_have_not() -> None:
-    assert (summed_up(LARGE_RECORDS), summed_up(DISTINCT), summed_up(WITH_SHOPS)) == (False, True, True)
+    assert [summed_up(node) for node in (LARGE_RECORDS, DISTINCT, WITH_SHOPS)] == [False, True, True]
     assert origins(Merge("all", (RECORDS, LARGE_RECORDS), "on-change")) == (1, 1)
     assert origins(Merge("all", (RECORDS, DISTINCT), "on-change")) == ()
 

@@ -15,7 +15,13 @@ import pytest
 from fkjoin.plan import optimizer
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Aggregate, Children, Join, Source, View, fired
-from fkjoin.plan.optimizer import aggregate_reads_answers, join_reads_answers, joins_share_stages, view_reads_answers
+from fkjoin.plan.optimizer import (
+    aggregate_reads_answers,
+    answers_keep_what_is_read,
+    join_reads_answers,
+    joins_share_stages,
+    view_reads_answers,
+)
 from tests.support.drawn import drawn_whole
 
 ORDERS, CUSTOMERS, REGIONS = (
@@ -63,8 +69,8 @@ def changed(before: Node, after: Node) -> list[str]:
         (aggregate_reads_answers, TOTALS),
         (view_reads_answers, SEEN),
         (optimizer.join_keeps_what_it_needs, WITH_REGION),
-        (optimizer.answers_keep_what_is_read, ANSWERED),
-        (optimizer.answers_keep_what_is_read, replace(TOTALS, table=STAR)),
+        (answers_keep_what_is_read, ANSWERED),
+        (answers_keep_what_is_read, replace(TOTALS, table=STAR)),
         (optimizer.resolve_makes_rows, WITH_REGION),
         (optimizer.resolve_makes_rows, view_reads_answers(SEEN, {})),
         (optimizer.workers_evaluate_steps, LARGE),
@@ -129,12 +135,12 @@ def test_answers_of_a_staged_join_are_taken_as_they_are_or_not_at_all(rule: Rule
     [
         (join_reads_answers, STAR),
         (optimizer.join_keeps_what_it_needs, JOINED),
-        (optimizer.answers_keep_what_is_read, WITH_REGION),
-        (optimizer.answers_keep_what_is_read, JOINED),
-        (optimizer.answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, materialized="kept"))),
-        (optimizer.answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, emit="periodic"))),
-        (optimizer.answers_keep_what_is_read, replace(TOTALS, table=replace(SEEN, table=STAR))),
-        (optimizer.answers_keep_what_is_read, join_reads_answers(replace(WITH_REGION, left=STAGED), {})),
+        (answers_keep_what_is_read, WITH_REGION),
+        (answers_keep_what_is_read, JOINED),
+        (answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, materialized="kept"))),
+        (answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, emit="periodic"))),
+        (answers_keep_what_is_read, replace(TOTALS, table=replace(SEEN, table=STAR))),
+        (answers_keep_what_is_read, join_reads_answers(replace(WITH_REGION, left=STAGED), {})),
         (optimizer.resolve_makes_rows, JOINED),
         (optimizer.resolve_makes_rows, SEEN),
         (optimizer.resolve_makes_rows, replace(STAR, joiner="left.n")),
