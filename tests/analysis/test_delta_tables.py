@@ -77,10 +77,9 @@ def written(folder: Path) -> dict[str, tuple[Any, ...]]:
 
 def of_files(spark: SparkSession, folder: Path, column: str, timestamp: str | None = None) -> Table:
     """A table of a feed in files, as Delta's stream has it."""
-    of_feed_columns = "_change_type string, _commit_version bigint, _commit_timestamp timestamp"
-    stream = (
-        spark.readStream.schema(f"{of_feed_columns}, id string, {column}").option("maxFilesPerTrigger", 1).json(str(folder))
-    )
+    feed_columns = "_change_type string, _commit_version bigint, _commit_timestamp timestamp"
+    read = spark.readStream.schema(f"{feed_columns}, id string, {column}")
+    stream = read.option("maxFilesPerTrigger", 1).json(str(folder))
     about: Any = {"timestamp": timestamp, "name": "t", "on_error": "fail"}
     return Table._of(of_feed(spark, Given(stream), "lake/t", "id", **about))
 

@@ -495,7 +495,7 @@ FLAT_MAPS: Cases = {
 }
 COGROUPS: Cases = {
     "tables[1]: sums is given twice": (lambda t: summed(t, name="sums"), summed),
-    "tables[1]: b is grouped by": (lambda t: summed(t, "text"), lambda t: summed(t, "lsn as customer")),
+    "tables[1]: b is grouped by": (lambda t: summed(t, "text"), lambda t: summed(t, "named.m as customer")),
     "tables[1]: another table has the column 'n' too": (lambda t: summed(t, column="n"), summed),
     "tables[1]: b is materialized…; materialize the cogroup": (lambda t: summed(t).materialize("x"),),
     "tables[1]: b has an emit of its own, and the cogroup": (lambda t: summed(t, emit="periodic"),),
