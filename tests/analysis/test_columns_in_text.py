@@ -59,14 +59,18 @@ def test_a_text_reads_nothing_but_what_it_names(text: str | None, read: list[tup
         ("'*' || left", [("left",)]),
         ("'op\nop' || left", [("left",)]),
         # Something else may hold a quote
-        ("\"it's\" || 'op'", [("op",)]),
-        ("1 -- it's\n || 'op'", [("op",)]),
-        ("$$it's$$ || 'op'", [("op",)]),
-        ("1 || 'op", [("op",)]),
+        ("\"it's\" || op || 'x'", [("op",)]),
+        ("1 -- it's\n || op || 'x'", [("op",)]),
+        ("$$it's$$ || op || 'x'", [("op",)]),
+        ("op || 'open", [("op",)]),
     ],
 )
 def test_the_strings_of_a_text_name_nothing(text: str, read: list[tuple[str, ...]]) -> None:
     assert paths_named(without_strings(text), COLUMNS) == read
+
+
+def test_a_text_with_a_comment_is_left_as_it_is() -> None:
+    assert without_strings("/* it's */ op || 'x'") == "/* it's */ op || 'x'"
 
 
 def test_a_name_of_other_letters_is_always_read() -> None:
