@@ -411,7 +411,7 @@ VIEWS: Cases = {
     "columns: two columns are called 'text'": (["text", "text"],),
     "columns: two columns are called 'amount' and 'Amount'": (["*", "amount as Amount"],),
     "columns: column 'ID' is already there as the key": ("upper(id) as ID",),
-    "columns: …s has the fields 'x' and 'X'": ("named_struct('x', 1, 'X', 2) as s",),
+    "row: s has the fields 'x' and 'X', which Spark does": ("named_struct('x', 1, 'X', 2) as s",),
 }
 AGGREGATES: Cases = {
     "sum: text is string, a number is needed": ({"n": agg.sum("text")}, {"n": agg.sum("cast(text as decimal(20, 2))")}),
