@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import random
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -109,44 +110,37 @@ def test_columns_are_those_of_spark(rows: DataFrame) -> None:
     assert_same(small, [text for text in listed(EVALUATED) if "+ 1" in text or "* 1L" in text][:1])
 
 
+ENDS = {
+    "number": ["x", "y", "f", "cast(i as double)", "1.5D", "st.a", "n"],
+    "text": ["s", "t", "st.inner.z", "'a'"],
+    "truth": ["b", "c", "d = e", "s in ('a', 'é')", "p > q", "true"],
+    "sign": ["+", "-", "*"],
+    "link": ["and", "or"],
+    "compared": ["=", "<>", "<", "<=", ">", ">=", "<=>"],
+}
+LONGER = {
+    "number": """coalesce({number} * 1.0D, x * 1.0D) | if({truth}, x, y)
+        (cast({number} as double) {sign} cast({number} as double))""",
+    "text": "concat({text}, {text}) | case when {truth} then {text} else t end",
+    "truth": """not ({truth}) | ({truth} {link} {truth}) | ({text} {compared} {text})
+        ({text} is null) | ({text} is not null) | ({number} {compared} {number})""",
+}
+"""Parts of expressions, and expressions with parts in them."""
+
+
 @pytest.mark.faults
 def test_so_are_those_that_are_put_together_at_random(rows: DataFrame) -> None:
     rng = random.Random(7)
 
-    def number(depth: int) -> str:
-        if depth == 0 or rng.random() < 0.3:
-            return rng.choice(["x", "y", "f", "cast(i as double)", "1.5D", "st.a", "n"])
-        kind = rng.randrange(4)
-        if kind == 0:
-            return f"coalesce({number(0)} * 1.0D, {number(depth - 1)} * 1.0D)"
-        if kind == 1:
-            return f"if({truth(depth - 1)}, x, y)"
-        return f"(cast({number(depth - 1)} as double) {rng.choice('+-*')} cast({number(0)} as double))"
+    def drawn(kind: str, depth: int) -> str:
+        goes_on = kind in LONGER and depth > 0 and rng.random() < 0.7
+        text = rng.choice(listed(LONGER[kind]) if goes_on else ENDS[kind])
+        return re.sub(r"{(\w+)}", lambda part: drawn(part[1], depth - 1), text)
 
-    def text(depth: int) -> str:
-        if depth == 0 or rng.random() < 0.3:
-            return rng.choice(["s", "t", "st.inner.z", "'a'"])
-        return rng.choice([f"({text(depth - 1)} || {text(0)})", f"case when {truth(depth - 1)} then {text(0)} else t end"])
-
-    def truth(depth: int) -> str:
-        if depth == 0:
-            return rng.choice(["b", "c", "d = e", "s in ('a', 'é')", "p > q", "true"])
-        kind = rng.randrange(6)
-        compare = rng.choice(["=", "<>", "<", "<=", ">", ">=", "<=>"])
-        if kind == 0:
-            return f"not ({truth(depth - 1)})"
-        if kind in (1, 2):
-            return f"({truth(depth - 1)} {rng.choice(['and', 'or'])} {truth(depth - 1)})"
-        if kind == 3:
-            return f"({text(depth - 1)} {compare} {text(depth - 1)})"
-        if kind == 4:
-            return f"({text(depth - 1)} is {rng.choice(['', 'not '])}null)"
-        return f"({number(depth - 1)} {compare} {number(depth - 1)})"
-
-    made = [rng.choice([truth, truth, text])(3) for _ in range(examples(360))]
-    taken_ = [one for one in made if vector(F.expr(one), rows, rows.columns) is not None]
-    assert len(taken_) > len(made) / 2, "others have something that can raise, or is folded by Spark into another type"
-    assert_same(rows, taken_)
+    texts = [drawn(rng.choice(["truth", "truth", "text"]), 3) for _ in range(examples(360))]
+    known = [text for text in texts if vector(F.expr(text), rows, rows.columns) is not None]
+    assert len(known) > len(texts) / 2, "others can raise, or Spark folds them into another type"
+    assert_same(rows, known)
 
 
 @pytest.mark.parametrize("text", ["i + 1", "n + n", "k * k * k * k * k * k * k", "i - (-1)", "x / 0.0D", "1 / y"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,6 @@ from pyspark.sql import Row, SparkSession
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.aggregates import count
 from fkjoin.errors import FkJoinError
-from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_file import read_job
-from fkjoin.jobs.job_kinds import JobError
 from fkjoin.sinks import Parquet
 from tests.support.orders import History, batch_join, tables
 from tests.support.queries import run, table_of, values
@@ -113,25 +111,25 @@ def test_a_folder_that_a_query_reads_or_another_one_writes_to_is_refused_and_not
     again = Table.from_fkjoin(spark, folder).materialize("again")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     reads = r"path: the table is read from .*, and would read its own output in"
-    own = tmp_path / "single"
+    other = r"path: .*kept contains batches of another query \(\w{8}\), and none of .*other-ck"
+    sources = tmp_path / "single"
+    about: Any = {"key": "id", "version": "lsn", "name": "single", "format": "json"}
+    about["schema"] = "id string, n int, lsn int"
+    by_pattern = Table.from_files(spark, f"{sources}*", **about)
     for refused, place, says in (
-        (table, own, reads),
-        (table, own / "below", reads),
-        (single_by_pattern(spark, tmp_path), tmp_path / "singles", reads),
+        (table, sources, reads),
+        (table, sources / "below", reads),
+        (by_pattern, tmp_path / "singles", reads),
         (again, folder, reads),
-        (
-            table,
-            folder,
-            r"path: .*kept contains batches of another query \(\w{8}\), and none of the query of checkpoint .*other-ck",
-        ),
+        (table, folder, other),
     ):
         with pytest.raises(FkJoinError, match=says):
             refused.to_parquet(place, checkpoint=tmp_path / "other-ck", **NOW)
         with pytest.raises(FkJoinError, match=says):
             refused.to(Parquet(place), checkpoint=tmp_path / "other-ck", **NOW)
     job = tmp_path / "job.toml"
-    for path in ("{folder}/kept", "{folder}/kept/below"):
-        job.write_text(JOB.replace('path = "{folder}/out"', f'path = "{path}"').replace("{folder}", str(tmp_path)))
+    for path in ("/kept", "/kept/below"):
+        job.write_text(JOB.replace("/out", path).replace("{folder}", str(tmp_path)))
         with pytest.raises(FkJoinError, match=r"sinks\.out\.path: the table is read from"):
             fkjoin_here("run", "--check", job)
     job.unlink()
@@ -141,23 +139,16 @@ def test_a_folder_that_a_query_reads_or_another_one_writes_to_is_refused_and_not
     assert len(list((tmp_path / "kept-too").glob("batch=*"))) == 1
 
 
-def single_by_pattern(spark: SparkSession, folder: Path) -> Table:
-    return Table.from_files(
-        spark, f"{folder}/single*", key="id", version="lsn", name="single", schema="id string, n int, lsn int", format="json"
-    )
-
-
 def test_names_that_results_add_are_refused_by_name_or_renamed(spark: SparkSession, tmp_path: Path) -> None:
     table = single(spark, tmp_path, {"id": "a", "n": 1, "lsn": 1})
     folder = written(table.materialize("kept"), tmp_path, "kept")
-    by_hand = Table.from_files(
-        spark, folder, key="id", version="_version[0]", deleted="_operation = 'delete'", format="parquet", name="by hand"
-    )
+    about: Any = {"key": "id", "version": "_version[0]", "format": "parquet"}
+    about["deleted"] = "_operation = 'delete'"
+    by_hand = Table.from_files(spark, folder, name="by hand", **about)
     for refused in (
         lambda: by_hand.changes,
         lambda: by_hand.materialize("m").changes,
         lambda: by_hand.to_parquet(tmp_path / "x", checkpoint=tmp_path / "ck"),
-        lambda: by_hand.filter("n > 0").changes,
         lambda: by_hand.filter("n > 0").to_parquet(tmp_path / "x", checkpoint=tmp_path / "ck"),
         lambda: by_hand.with_children(table, "id").changes,
         lambda: fk_join(by_hand, table, "id", joiner="left.*").changes,
@@ -171,16 +162,32 @@ def test_names_that_results_add_are_refused_by_name_or_renamed(spark: SparkSessi
     assert by_hand.materialize("m").map_values(["n", "_operation as was"]).changes.columns[:3] == ["id", "n", "was"]
 
 
-def test_a_job_file_reads_what_was_written(spark: SparkSession, tmp_path: Path) -> None:
-    written(single(spark, tmp_path, {"id": "a", "n": 1, "lsn": 1}).materialize("kept"), tmp_path, "kept")
-    job = tmp_path / "job.toml"
-    job.write_text(JOB.replace("{folder}", str(tmp_path)))
-    assert Job(read_job(job), spark).tables["kept"].key == ("id",)
-    for setting in ("version", "key"):
-        job.write_text(JOB.replace("{folder}", str(tmp_path)).replace('"fkjoin"', f'"fkjoin"\n{setting} = "n"'))
-        with pytest.raises(JobError, match=f'tables.kept: {setting}: .* read from files of format "fkjoin"; leave it out'):
-            read_job(job)
-    plain = JOB.replace("{folder}", str(tmp_path)).replace('format = "fkjoin"', 'format = "parquet"\nversion = "n"')
-    job.write_text(plain)
-    with pytest.raises(JobError, match="tables.kept: key must be given"):
-        read_job(job)
+def test_columns_are_kept_and_new_ones_are_reported_once(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(key: str, schema: str) -> None:
+        single(spark, tmp_path, {"id": key, "n": 1, "more": "m", "lsn": 1})
+        source = Table.from_files(spark, tmp_path / "single", key="id", version="lsn", name="single", schema=schema)
+        written(source, tmp_path, "kept")
+
+    def reported() -> list[str]:
+        found = [record.getMessage().partition(" (")[0] for record in caplog.records if record.name == "fkjoin"]
+        caplog.clear()
+        return found
+
+    def read() -> tuple[list[str], dict[str, Any]]:
+        again = Table.from_fkjoin(spark, tmp_path / "kept").materialize("again")
+        again.to_parquet(tmp_path / "again-out", checkpoint=tmp_path / "again-ck", **NOW).awaitTermination()
+        rows = spark.read.parquet(str(tmp_path / "again-out")).collect()
+        return reported(), {row.id: row.asDict().get("n") for row in rows}
+
+    with caplog.at_level(logging.WARNING, "fkjoin"):
+        write("a", "id string, lsn bigint, n bigint")
+        assert read() == ([], {"a": 1})
+        write("b", "id string, lsn bigint, n bigint, more string")
+        said = ["table kept: its files have a new field more"]
+        assert read() == (said, {"a": 1, "b": 1})
+        assert read()[0] == []
+        assert Table.from_fkjoin(spark, tmp_path / "kept")._planned.rest == ("n", "more"), "those of the newest batch"
+        write("c", "id string, lsn bigint, more string")
+        assert read() == ([], {"a": 1, "b": 1, "c": None}), "a column is not lost"

@@ -1,4 +1,4 @@
-"""Messages about mistakes while building, and the text of a topology; no query runs here."""
+"""Settings before a query runs: sessions, triggers, and how often tables ask Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -19,6 +19,12 @@ import fkjoin
 from fkjoin import SessionError, Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.analysis.columns import resolve_column
+from fkjoin.jobs.job_file import read_job
+from fkjoin.jobs.job_kinds import JobError
+from fkjoin.jobs.job_sections import JobSection
+from fkjoin.kafka.connection import Connection
+from fkjoin.kafka.internal import StageQuery
+from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sessions.settings import (
     _AT_START,
     _DEFAULTS,
@@ -30,105 +36,25 @@ from fkjoin.sessions.settings import (
     bucket_count,
     prepare,
 )
+from fkjoin.sinks import Parquet
 from fkjoin.spark.frame import ROW
 from fkjoin.spark.schemas import struct_column
-from tests.support.queries import write_lines
+from fkjoin.spark.trigger import arguments_of, interval_ms
+from tests.support.job_files import GOOD
+from tests.support.orders import tables
+from tests.support.sessions import small
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table:
-    folder = tmp_path_factory.mktemp("orders")
-    write_lines(folder, "1", [{"order_id": "o", "customer_id": "c", "amount": 1.5, "lsn": 1, "op": "u"}])
-    return Table.from_files(spark, folder, key="order_id", version="lsn", deleted="op = 'd'", name="orders")
+Sides = tuple[Table, Table]
 
 
 @pytest.fixture(scope="module")
-def customers(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table:
-    folder = tmp_path_factory.mktemp("customers")
-    write_lines(folder, "1", [{"customer_id": "c", "name": "Ada", "lsn": 1}])
-    return Table.from_files(spark, folder, key="customer_id", version="lsn", name="customers")
+def sides(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Sides:
+    return tables(spark, tmp_path_factory.mktemp("sides"))
 
 
-def stream(spark: SparkSession) -> Any:
-    return spark.readStream.format("rate").load().selectExpr("value as id", "timestamp as at", "cast(value as string) as text")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            {"key": "idd", "version": "id"},
-            r"key: the table has no column 'idd'; did you mean 'id'\? It has: id, at, text\.",
-        ),
-        ({"key": 3, "version": "id"}, "key: a column name is needed, 3 is a int"),
-        ({"key": "id", "version": "lsn"}, r"version: the table has no column 'lsn'\. It has: id, at, text\."),
-        ({"key": "id", "version": "text"}, "version: text is string, whole numbers are needed"),
-        ({"key": "id", "version": "at"}, r"version: at is timestamp, whole numbers are needed; cast it.*unix_micros"),
-        ({"key": "id", "version": "id", "deleted": "text"}, "deleted: text is string, a boolean is needed"),
-        (
-            {"key": "id", "version": "id", "deleted": "opp = 'd'"},
-            r"deleted: in \"opp = 'd'\", .* has no column 'opp'",
-        ),
-        (
-            {"key": "id", "version": "id", "timestamp": "text"},
-            "timestamp: text is string, a timestamp or bigint is needed",
-        ),
-        (
-            {"key": "id", "version": "id", "timestamp": 3},
-            "timestamp: a column name, SQL text or Column is needed, 3 is a int",
-        ),
-    ],
-)
-def test_a_source_described_wrongly_is_refused(spark: SparkSession, arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(TopologyError, match=says):
-        Table.from_stream(stream(spark), **arguments)
-
-
-def test_files_that_are_not_there_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(TopologyError, match="path: .*nowhere is not there"):
-        Table.from_files(spark, tmp_path / "nowhere", key="id", version="id")
-    with pytest.raises(TopologyError, match="format: 'orc' is not one of json, parquet, csv"):
-        Table.from_files(spark, tmp_path, key="id", version="id", format="orc")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            {"extractor": "custmer_id"},
-            "extractor: left table orders has no column 'custmer_id'; did you mean 'customer_id'",
-        ),
-        (
-            {"extractor": "upper(nothing)"},
-            r"extractor: in 'upper\(nothing\)', left table orders has no column 'nothing'",
-        ),
-        (
-            {"extractor": "amount"},
-            r"extractor: amount of left table orders is double, but key column customer_id .* is string",
-        ),
-        ({"extractor": 7}, "extractor: "),
-        ({"extractor": "customer_id", "spread": 0}, r"spread: 0 is not a number from 1 to \d+, the number of buckets; set"),
-        ({"extractor": "customer_id", "spread": 1000}, "spread: 1000 is not a number from 1 to "),
-        ({"extractor": "customer_id", "spread": True}, "spread: True is not a number"),
-        ({"extractor": "customer_id", "deployment": "stage"}, 'deployment: \'stage\' is not one of "fused", "staged"'),
-        (
-            {"extractor": "customer_id", "joiner": "left.amont"},
-            r"joiner: the joined row has no column 'left.amont'; did you mean 'left.amount'",
-        ),
-    ],
-)
-def test_a_join_described_wrongly_is_refused(orders: Table, customers: Table, arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises(TopologyError, match=says):
-        fk_join(orders, customers, **arguments)
-
-
-def test_a_frame_in_place_of_a_table_and_no_frame_are_refused_with_the_way_out(orders: Table) -> None:
-    with pytest.raises(TopologyError, match=r"right: a Table is needed, this is a DataFrame; wrap it with Table\.from_stream"):
-        fk_join(orders, orders.changes, "customer_id")  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match="df: a streaming DataFrame is needed, this is a list"):
-        Table.from_stream([1], key="id", version="id")  # type: ignore[arg-type]
+@pytest.fixture
+def orders(sides: Sides) -> Table:
+    return sides[0]
 
 
 def test_a_session_with_the_wrong_state_store_is_refused(spark: SparkSession) -> None:
@@ -147,6 +73,7 @@ def test_a_session_with_the_wrong_state_store_is_refused(spark: SparkSession) ->
         bucket_count(other)
 
 
+@pytest.mark.spark
 def test_short_lived_sessions_have_room_for_compiled_code() -> None:
     """A JVM without its optimizing compiler reserves a fifth of it, and ends when that is full."""
 
@@ -201,17 +128,6 @@ def test_a_plain_session_is_completed_and_what_it_has_stays(spark: SparkSession)
             other.conf.set(name, value)
 
 
-def test_workers_get_a_batch_in_pieces(spark: SparkSession) -> None:
-    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield pa.record_batch({"bytes": pa.array([batch.nbytes], pa.int64())})
-
-    rows = spark.range(8, numPartitions=1).selectExpr("repeat('x', 1048576) as text")
-    pieces = [row.bytes for row in rows.mapInArrow(sizes, "bytes bigint").collect()]
-    assert sum(pieces) >= 8 << 20
-    assert max(pieces) < 4 << 20
-
-
 @pytest.mark.parametrize(
     ("master", "conf", "compressed"),
     [("local[2]", {}, "false"), ("local[2]", {"shuffle_compress": True}, "true"), ("spark://elsewhere:7077", {}, None)],
@@ -238,75 +154,53 @@ def test_a_field_of_a_column_is_suggested_with_its_column(spark: SparkSession) -
 AT = "element_at(array(%s), 4711)"
 """An expression that may throw; its number tells it from others."""
 
-KINDS: dict[str, tuple[int, Callable[[Table, Table], Any]]] = {
-    "filter": (1, lambda orders, _: orders.filter(f"{AT % 'amount'} > 0")),
-    "map_values": (2, lambda orders, _: orders.map_values([f"{AT % 'amount'} as a", "4711 + amount as b", "customer_id"])),
-    "flat_map": (2, lambda orders, _: orders.flat_map(f"array({AT % 'amount'})", key=f"{AT % 'col'} as k")),
-    "fk_join": (
-        3,
-        lambda orders, customers: fk_join(
-            orders, customers, AT % "customer_id", joiner=[f"{AT % 'left.amount'} as a", F.lit(4711).alias("b")]
-        ),
-    ),
-    "join": (1, lambda orders, _: orders.join(orders.filter("true"), joiner=f"{AT % 'left.amount'} as a")),
-    "enrich": (
-        1,
-        lambda orders, customers: customers.enrich(orders.changes.sparkSession.readStream.format("rate").load(), AT % "''"),
-    ),
-    "agg": (
-        3,
-        lambda orders, _: orders.group_by(f"{AT % 'customer_id'} as k").agg(
-            having="a > 4711", a=agg.sum(AT % "amount"), b=agg.count()
-        ),
-    ),
-    "aggregate": (
-        2,
-        lambda orders, _: orders.group_by("customer_id").aggregate(0.0, "aggregate + 4711", "aggregate - 4711"),
-    ),
-}
-"""Calls, and how many of their expressions have that number."""
 
-
-def test_each_expression_is_analyzed_once_by_its_call(orders: Table, customers: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each analysis is a call of the JVM, or of a server."""
-    frames: list[int] = []
+def test_each_expression_is_analyzed_once(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each analysis is a call of the JVM, or of a server; each expression has a number."""
+    orders, customers = sides
+    analyzed: list[str] = []
     of_frames = type(orders.changes)
 
     def counting(method: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(frame: Any, *given: Any) -> Any:
-            frames.append(sum(str(one).count("4711") for one in given))
-            return method(frame, *given)
+        def counted(frame: Any, *expressions: Any) -> Any:
+            analyzed.extend(map(str, expressions))
+            return method(frame, *expressions)
 
         return counted
 
+    amount, joiner = AT % "amount", [f"{AT % 'left.amount'} as a", F.lit(4711).alias("b")]
+    events = orders.changes.sparkSession.readStream.format("rate").load()
+    groups = orders.group_by("customer_id")
     for name in ("select", "selectExpr", "withColumn", "withColumns", "filter", "where"):
         monkeypatch.setattr(of_frames, name, counting(getattr(of_frames, name)))
-    for name, (expressions, call) in KINDS.items():
-        frames.clear()
-        call(orders, customers)
-        assert sum(frames) == expressions, name
+    calls: list[tuple[int, Callable[[], Any]]] = [
+        (1, lambda: orders.filter(f"{amount} > 0")),
+        (2, lambda: orders.map_values([f"{amount} as a", "4711 + amount as b", "customer_id"])),
+        (2, lambda: orders.flat_map(f"array({amount})", key=f"{AT % 'col'} as k")),
+        (3, lambda: fk_join(orders, customers, AT % "customer_id", joiner=joiner)),
+        (1, lambda: orders.join(orders.filter("true"), joiner=f"{AT % 'left.amount'} as a")),
+        (1, lambda: customers.enrich(events, AT % "''")),
+        (1, lambda: orders.group_by(f"{AT % 'customer_id'} as k").count()),
+        (2, lambda: groups.agg(having="a > 4711", a=agg.sum(amount), b=agg.count())),
+        (2, lambda: groups.aggregate(0.0, "aggregate + 4711", "aggregate - 4711")),
+    ]
+    for expressions, call in calls:
+        analyzed.clear()
+        call()
+        assert sum(text.count("4711") for text in analyzed) == expressions
 
 
 def test_a_view_says_the_type_that_its_rows_have(orders: Table) -> None:
     """Spark is not asked again when a view is made: what may throw may be null, and all else is as it was analyzed."""
-    views = [
-        orders.filter(f"{AT % 'amount'} > 0"),
-        orders.map_values(
-            [
-                f"{AT % 'amount'} as a",
-                "cast('1' as int) as b",
-                "1 as c",
-                "transform(array(1, 2), x -> cast(concat(x, '') as int)) as d",
-                "named_struct('e', 1, 'f', op) as g",
-                "map('a', amount) as h",
-                "customer_id",
-            ]
-        ),
-    ]
-    for view in [*views, views[1].filter("a > 1"), views[1].map_values(["d", "b + c as i"])]:
+    numbers = "transform(array(1, 2), x -> cast(concat(x, '') as int)) as d"
+    nested = ["named_struct('e', 1, 'f', op) as g", "map('a', amount) as h", "customer_id"]
+    amount, plain = AT % "amount", ["cast('1' as int) as b", "1 as c"]
+    mapped = orders.map_values([f"{amount} as a", *plain, numbers, *nested])
+    views = [mapped, mapped.filter("a > 1"), mapped.map_values(["d", "b + c as i"])]
+    for view in (orders.filter(f"{amount} > 0"), *views):
         rows = view._plan.on_spark(view._plan.rows)
         assert view._planned.row_type == struct_column(rows.schema, ROW)
-    nullable = {field.name: field.nullable for field in views[1]._planned.row_type}
+    nullable = {field.name: field.nullable for field in mapped._planned.row_type}
     assert (nullable["b"], nullable["c"]) == (True, False)
 
 
@@ -314,19 +208,85 @@ def test_the_engines_own_columns_cannot_be_named(orders: Table) -> None:
     for name in ("__fkjoin_version.v0 > 0", "__fkjoin_deleted", "__fkjoin_row.amount > 0"):
         with pytest.raises(TopologyError, match="condition: "):
             orders.filter(name)
-    with pytest.raises(TopologyError, match="condition: ") as refused:
-        orders.filter("amont > 1")
-    assert "__fkjoin" not in str(refused.value)
 
 
-def test_in_a_stopped_session_every_call_says_so(orders: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orders._planned.spark._sc, "_jsc", None)
-    calls: list[Callable[[], Any]] = [
-        lambda: orders.filter("amount > 1"),
-        lambda: orders.map_values("amount"),
-        lambda: orders.group_by("customer_id").count(),
-        lambda: fk_join(orders, orders, "customer_id"),
-    ]
-    for call in calls:
-        with pytest.raises(SessionError, match="the Spark session was stopped: make a new one"):
-            call()
+INTERVALS = ["10 seconds", "0 seconds", "1 minute", "INTERVAL 250 Milliseconds", "1 hour 30 minutes", " 1.5 seconds ", "+1 day"]
+WRONG: list[Any] = ["", "now", "available_now", "availableNow", "10", "10 s", "ten seconds", "1 month", "-1 second", 10, True]
+
+
+def test_a_trigger_is_an_interval_what_is_there_now_or_sparks_own_arguments() -> None:
+    assert [arguments_of(text) for text in INTERVALS] == [{"processingTime": text} for text in INTERVALS]
+    assert arguments_of("available-now") == {"availableNow": True}
+    assert arguments_of(None) == arguments_of({}) == {}
+    assert arguments_of({"once": True}) == {"once": True}
+
+
+def test_the_time_between_batches_is_told_by_every_interval_and_by_nothing_else() -> None:
+    """Windows compare it with their idle time."""
+    milliseconds = [10_000, 0, 60_000, 250, 5_400_000, 1500, 86_400_000]
+    assert [interval_ms(arguments_of(text)) for text in INTERVALS] == milliseconds
+    assert interval_ms({"processingTime": "2 weeks 5 microseconds"}) == 1_209_600_000.005
+    others = arguments_of("available-now"), {}, {"once": True}, {"continuous": "1 second"}, {"processingTime": "1 month"}
+    assert [interval_ms(when) for when in others] == [None] * 5
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_another_text_is_refused(given: Any) -> None:
+    with pytest.raises(TopologyError, match=r'^trigger: .+ is neither "available-now" nor an interval such as "10 seconds"'):
+        arguments_of(given)
+
+
+def test_a_job_file_takes_and_refuses_the_same_texts(tmp_path: Path) -> None:
+    def job_with(text: str) -> JobSection:
+        (tmp_path / "job.toml").write_text(GOOD.replace('"available-now"', f'"{text}"'))
+        return read_job(tmp_path / "job.toml")
+
+    for text in (*INTERVALS, "available-now"):
+        assert job_with(text).trigger == text
+    for text in filter(lambda given: isinstance(given, str), WRONG):
+        with pytest.raises(JobError, match=r'job.toml: trigger: .+ is neither "available-now" nor an interval'):
+            job_with(text)
+
+
+class NoTopics:
+    """Topics that must not be made."""
+
+    connection = Connection("topic", "localhost:1", {}, 1)
+
+    def create(self) -> None:
+        raise AssertionError("the trigger is looked at first")
+
+
+def stage_of(table: TablePlan) -> StageQuery:
+    return StageQuery("stage", table.spark, table.rows, NoTopics())
+
+
+STARTS: dict[str, Callable[[Table, Path, Any], Any]] = {
+    "to_parquet": lambda table, folder, trigger: table.to_parquet(folder / "out", checkpoint=folder / "ck", trigger=trigger),
+    "to": lambda table, folder, trigger: table.to(Parquet(folder / "out"), checkpoint=folder / "ck", trigger=trigger),
+    "stage": lambda table, folder, trigger: stage_of(table._plan).start(folder / "ck", trigger=trigger),
+}
+
+
+@pytest.fixture
+def rows(spark: SparkSession, tmp_path: Path) -> Table:
+    small(spark, tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"id": "a", "lsn": 1}\n')
+    return Table.from_files(spark, tmp_path / "in", key="id", version="lsn", schema="id string, lsn bigint")
+
+
+def test_every_start_refuses_a_wrong_text_before_it_makes_anything(rows: Table, tmp_path: Path) -> None:
+    for start in STARTS.values():
+        with pytest.raises(TopologyError, match="^trigger: '10 sconds' is neither"):
+            start(rows, tmp_path, "10 sconds")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_spark_takes_the_intervals_that_are_taken_and_no_other(spark: SparkSession) -> None:
+    writer = spark.readStream.format("rate").load().writeStream
+    for text in INTERVALS:
+        writer.trigger(**arguments_of(text))
+    for text in ("now", "10", "10 s", "1 month", "-1 second"):
+        with pytest.raises((PySparkException, Exception)):
+            writer.trigger(processingTime=text)

@@ -1,4 +1,7 @@
-"""Several tables summed up by the same key in one store (KIP-150): each as its own aggregate would say."""
+"""Several tables summed up by the same key in one store (KIP-150): each as its own aggregate.
+
+Built on joins and sources: tests/api/test_operators.py; on Spark: tests/lowering.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
-from fkjoin import Table, TopologyError, cogroup, fk_join, read_state
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.upkeep import verify
+from fkjoin import cogroup
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.cogrouped import CoFold, numbered
@@ -28,9 +30,7 @@ from fkjoin.testing import Driver
 from tests.support.driven import feed
 from tests.support.grouping import SOURCE, TIMES, Change, Grouping
 from tests.support.orders import History, tables
-from tests.support.queries import run, table_of
 from tests.support.sampling import examples
-from tests.support.sessions import small
 
 VALUE = pa.schema([("n", pa.int64())])
 FOLDS = (
@@ -102,46 +102,10 @@ def test_extremes_of_one_table_are_not_those_of_another() -> None:
     assert table.table == {"g": (1, 2, 0, 0)}
 
 
-@pytest.fixture(scope="module")
-def described(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, Table]:
-    """Tables that no query reads."""
-    return tables(spark, tmp_path_factory.mktemp("described"))
-
-
-@pytest.fixture
-def sides(spark: SparkSession, tmp_path: Path) -> tuple[Table, Table]:
-    small(spark, tmp_path, partitions=2)
-    return tables(spark, tmp_path)
-
-
-def test_orders_and_joined_rows_by_customer(spark: SparkSession, tmp_path: Path, sides: tuple[Table, Table]) -> None:
-    """An aggregate of a source and one of a join, which reads its answers; kept, read again, and gone on with."""
-    orders, customers = sides
-    history, rows = History(tmp_path), list[Row]()
-    of_orders = orders.group_by("customer_id", name="by-orders").agg(orders=agg.count(), most=agg.max("items"))
-    joined = fk_join(orders, customers, "customer_id", name="joined")
-    of_north = (
-        joined.filter("right.region = 'north'").group_by("left.customer_id", name="by-north").agg(items=agg.sum("left.items"))
-    )
-    both = cogroup(of_orders, of_north, name="per-customer", validate=True).materialize("kept")
-    for _ in range(2):
-        history.write(40)
-        rows += run(both.changes, tmp_path / "checkpoint").rows
-        wanted: dict[Any, tuple[Any, ...]] = {}
-        for key in {order["customer_id"] for order in history.orders.values()}:
-            mine = [order["items"] for order in history.orders.values() if order["customer_id"] == key]
-            north = history.customers.get(key, {}).get("region") == "north"
-            wanted[(key,)] = len(mine), max(mine), sum(mine) if north else None
-        found = {key: (row["orders"], row["most"], row["items"]) for key, row in table_of(rows, "customer_id").items()}
-        assert found == wanted
-    kept = read_state(spark, str(tmp_path / "checkpoint"), "kept").collect()
-    assert {(row.customer_id,): (row.orders, row.most, row["items"]) for row in kept} == wanted
-    assert verify(spark, tmp_path / "checkpoint") == []
-
-
-def test_a_cogroup_is_joined_with_one_of_its_aggregates(tmp_path: Path, sides: tuple[Table, Table]) -> None:
+@pytest.mark.usefixtures("small_tables")
+def test_a_cogroup_is_joined_with_an_aggregate_of_it(spark: SparkSession, tmp_path: Path) -> None:
     """The aggregate's regroup runs twice in the query, each time with counters of its own."""
-    orders, customers = sides
+    orders, customers = tables(spark, tmp_path)
     history = History(tmp_path)
     by_orders = orders.group_by("customer_id", name="by-orders").agg(orders=agg.count())
     by_customers = customers.group_by("customer_id", name="by-customers").agg(known=agg.count())
@@ -154,24 +118,3 @@ def test_a_cogroup_is_joined_with_one_of_its_aggregates(tmp_path: Path, sides: t
     assert driver.table == {
         key: {"known": 1 if key in history.customers else None, "orders": count} for key, count in counts.items()
     }
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda o, c: (o.group_by("customer_id").count(),), "cogroup: 2 to 256 tables are needed, these are 1"),
-        (
-            lambda o, c: (o.group_by("op").count().materialize("x"), c.group_by("op").max("region")),
-            r"tables\[0\]: orders-by-\w+ is materialized, and has no store of its own in a cogroup; materialize the cogroup",
-        ),
-        (
-            lambda o, c: (o.group_by("op").count(), c.group_by("op", emit="periodic").max("region")),
-            r"tables\[1\]: customers-by-\w+ has an emit of its own, and the cogroup sends its rows",
-        ),
-        (lambda o, c: (o.group_by("op").count(), 3), r"tables\[1\]: a Table is needed, this is a int"),
-    ],
-)
-def test_tables_that_cannot_be_put_together_are_refused(described: tuple[Table, Table], make: Any, says: str) -> None:
-    """The messages that name a way out are tried in ``test_ways_out_while_building``."""
-    with pytest.raises(TopologyError, match=says):
-        cogroup(*make(*described))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyarrow.csv import write_csv
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, TopologyError, cogroup, fk_join, read_state
+from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.analysis.topics import _require_names
 from fkjoin.codec.expressions import Part
@@ -33,7 +32,7 @@ from fkjoin.sessions.settings import OPTIMIZE
 from fkjoin.sinks import Delta, Kafka, Parquet
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.sinks.postgres import Postgres
-from fkjoin.spark.names import named, quoted, require_beside, twice
+from fkjoin.spark.names import named, quoted
 from fkjoin.testing import Driver
 from tests.support.queries import run, write_lines
 from tests.support.sampling import sampled
@@ -54,26 +53,6 @@ def test_names_in_backticks_are_names_and_expressions_are_not() -> None:
         *("a.b", "a.b", "ti`ck"),
         *(None, None, None),
     ]
-
-
-def test_names_that_differ_in_case_alone_are_the_same_twice() -> None:
-    assert twice(["a", "b", "A"]) == ("a", "A")
-    assert twice(["a", "b", "a"]) == ("a", "a")
-    assert twice(["a", "b"]) is None
-
-
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        (["ID"], "column 'ID' is already there as the key"),
-        (["a", "A"], "two columns are called 'a' and 'A', which Spark does not distinguish"),
-        ([""], "a column has no name"),
-        (["__fkjoin_key"], "names that begin like '__fkjoin_key' are reserved for fkjoin"),
-    ],
-)
-def test_a_name_that_cannot_be_told_apart_is_refused(names: list[str], says: str) -> None:
-    with pytest.raises(TopologyError, match=says):
-        require_beside(["id"], "joiner", names)
 
 
 def test_columns_of_a_topics_key_and_value_are_told_apart() -> None:
@@ -125,11 +104,7 @@ def files(spark: SparkSession, folder: Path, kind: str) -> tuple[Table, Table]:
         if kind == "parquet":
             pq.write_table(pa.Table.from_pylist(rows), folder / name / "1.parquet")
         elif kind == "csv":
-            text = io.StringIO()
-            writer = csv.DictWriter(text, list(row))
-            writer.writeheader()
-            writer.writerows(rows)
-            (folder / name / "1.csv").write_text(text.getvalue())
+            write_csv(pa.Table.from_pylist(rows), folder / name / "1.csv")
         else:
             write_lines(folder / name, "1", rows)
     more: dict[str, Any] = {"options": {"mode": "PERMISSIVE"}} if kind == "json by Spark" else {}
@@ -253,42 +228,31 @@ def test_any_name_can_be_read_from_other_files(spark: SparkSession, tmp_path: Pa
 def test_any_name_works_in_formats_of_topics_by_workers_and_by_spark(spark: SparkSession) -> None:
     ddl = ", ".join(f"{quoted(name)} string" for name in NASTY)
     row = {name: f"{name}!" for name in NASTY}
-    for given, message in (Json(ddl, text="the `text`."), row), (Debezium(ddl), {"op": "c", "after": row}):
+    text, debezium = Json(ddl, text="the `text`."), Debezium(ddl)
+    for decode, read, message in (
+        (text.decode, reader(text), row),
+        (debezium.decode, reader(debezium), {"op": "c", "after": row}),
+        (lambda column: decode_key(debezium, column), key_reader(debezium), {"payload": row}),
+    ):
         data = json.dumps(message).encode()
-        decoded = given.decode(F.col("data"))
-        found = spark.createDataFrame([(data,)], "data binary").select(decoded.row.alias("it"), decoded.problem).head()
-        read = reader(given)
-        assert found is not None
+        records = spark.createDataFrame([(data,)], "data binary")
+        (by_spark,) = records.select(decode(F.col("data")).row.alias("row")).collect()
         assert read is not None
-        assert found[1] is None
-        assert found["it"].asDict() == read(pa.array([data])).rows[0].as_py() | {name: f"{name}!" for name in NASTY}
-    key = Debezium(ddl)
-    decoded, read = decode_key(key, F.col("data")), key_reader(key)
-    data = json.dumps({"payload": row}).encode()
-    found = spark.createDataFrame([(data,)], "data binary").select(decoded.row.alias("it")).head()
-    assert found is not None
-    assert read is not None
-    assert found["it"].asDict() == read(pa.array([data])).rows[0].as_py() == row
+        assert by_spark.row.asDict() == read(pa.array([data])).rows[0].as_py() | row
 
 
-STREAM = "id string, name string collate UTF8_LCASE, a struct<x: int, y: string>, amount bigint, lsn bigint"
+LEFT = "id string, name string, a struct<x: int, y: string>, amount bigint, lsn bigint"
+RIGHT_ROWS = "no string, x string, lsn bigint"
 
 
-def table(spark: SparkSession, folder: Path, name: str = "t", schema: str = STREAM, **about: Any) -> Table:
-    (folder / name).mkdir(exist_ok=True)
-    given: dict[str, Any] = {"key": "id", "version": "lsn", "schema": schema, "format": "json", "name": name, **about}
-    return Table.from_files(spark, folder / name, **given)
-
-
-@pytest.fixture(scope="module")
-def two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Table, Table]:
-    """Tables that no query reads."""
-    folder = tmp_path_factory.mktemp("two")
-    return table(spark, folder), table(spark, folder, "u")
+def table(spark: SparkSession, folder: Path, name: str, schema: str) -> Table:
+    (folder / name).mkdir()
+    about: Any = {"version": "lsn", "schema": schema, "format": "json", "name": name}
+    return Table.from_files(spark, folder / name, key=schema.split()[0], **about)
 
 
 def test_stars_are_written_out(spark: SparkSession, tmp_path: Path) -> None:
-    left, right = table(spark, tmp_path), table(spark, tmp_path, "u", "no string, x string, lsn bigint", key="no")
+    left, right = table(spark, tmp_path, "t", LEFT), table(spark, tmp_path, "u", RIGHT_ROWS)
     joins = {
         "left.*": ("name", "a", "amount"),
         "*": ("left", "right"),
@@ -311,62 +275,6 @@ def test_stars_are_written_out(spark: SparkSession, tmp_path: Path) -> None:
         left.group_by("id", "a.*").reduce(max, max)._planned.row_type.simpleString() == "struct<value:struct<x:int,y:string>>"
     )
     assert agg.count("*") == agg.count()
-
-
-@pytest.mark.parametrize(
-    ("build", "says"),
-    [
-        (lambda t, u: fk_join(t, u, "a.y", joiner=["left.*", "right.*"]), "joiner: two columns are called 'name'; give"),
-        (
-            lambda t, u: fk_join(t, u, "a.y", joiner=["left.name", "right.Name"]),
-            "joiner: two columns are called 'name' and 'Name'",
-        ),
-        (lambda t, u: fk_join(t, u, "a.y", joiner="upper(left.name) as ID"), "joiner: column 'ID' is already there as the key"),
-        (lambda t, u: fk_join(t, u, "a.y", joiner="inline(array(left.a))"), "expands to 2 columns, and exactly one is needed"),
-        (lambda t, u: fk_join(t, u, "name"), r"extractor: name of left table t is string collate.*cast\(name as string\)"),
-        (lambda t, u: t.group_by("id").sum("*"), r"agg: \* expands to \d+ columns, and exactly one is needed"),
-        (lambda t, u: t.map_values(["*", "amount as Amount"]), "columns: two columns are called 'amount' and 'Amount'"),
-        (lambda t, u: t.map_values("upper(id) as ID"), "columns: column 'ID' is already there as the key"),
-        (
-            lambda t, u: t.map_values("named_struct('x', 1, 'X', 2) as s"),
-            "s has the fields 'x' and 'X', which Spark does not distinguish",
-        ),
-        (lambda t, u: t.group_by("name").count(), r"key: name is string collate UTF8_LCASE.*cast\(name as string\)"),
-        (lambda t, u: t.group_by("id").aggregate(0, "aggregate + if(name = 'a', 1, 0)", "aggregate"), "adder: .*UTF8_LCASE"),
-        (
-            lambda t, u: cogroup(t.group_by("id", name="a").count(), u.group_by("id", name="b").agg(Count=agg.count())),
-            "another table has the column 'Count' too",
-        ),
-    ],
-)
-def test_what_is_one_name_to_spark_is_refused_when_a_table_is_built(two: tuple[Table, Table], build: Any, says: str) -> None:
-    with pytest.raises(TopologyError, match=says):
-        build(*two)
-
-
-@pytest.mark.parametrize(
-    ("schema", "about", "says"),
-    [
-        (STREAM, {"key": "name"}, "key: name is string collate UTF8_LCASE, and keys are compared byte by byte"),
-        ("id string, __fkjoin_row string, lsn bigint", {}, "names that begin like '__fkjoin_row' are reserved for fkjoin"),
-        ("id string, `` string, lsn bigint", {}, "df: a column has no name|cannot be|PARSE"),
-    ],
-)
-def test_a_source_says_which_of_its_columns_cannot_be_told_apart(
-    spark: SparkSession, tmp_path: Path, schema: str, about: dict[str, Any], says: str
-) -> None:
-    def build() -> Table:
-        made = table(spark, tmp_path, schema=schema, **about)
-        return fk_join(made, table(spark, tmp_path, "u"), made.key[0])
-
-    with pytest.raises(Exception, match=says):
-        build()
-
-
-def test_a_stream_with_two_columns_of_one_name_is_refused(spark: SparkSession) -> None:
-    rate = spark.readStream.format("rate").load()
-    with pytest.raises(TopologyError, match="df: two columns are called 'v' and 'V', which Spark does not distinguish; rename"):
-        Table.from_stream(rate.selectExpr("value as v", "value as V", "value as id"), key="id", version="id")
 
 
 def test_a_struct_whose_name_begins_with_a_line_is_json_in_postgres_too(spark: SparkSession) -> None:

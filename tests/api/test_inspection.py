@@ -34,12 +34,6 @@ def order(name: str, customer: str, amount: float, lsn: int, *, gone: bool = Fal
     return {"order_id": name, "customer_id": customer, "amount": amount, "lsn": lsn, "gone": gone}
 
 
-def write_orders(folder: Path, number: int, *rows: dict[str, Any]) -> None:
-    """A file of orders; those with smaller numbers are read first."""
-    write_lines(folder / "orders", str(number), list(rows))
-    os.utime(folder / "orders" / f"{number}.json", (number, number))
-
-
 @pytest.fixture
 def orders(spark: SparkSession, tmp_path: Path) -> Table:
     write_lines(tmp_path / "orders", "1", [order("o1", "c1", 10.0, 1), order("o2", "c2", 25.0, 2)])
@@ -134,28 +128,28 @@ def test_grouped_rows_are_a_table_when_their_aggregates_are_named(orders: Table)
 
 
 def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
-    spark: SparkSession, orders: Table, customers: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, orders: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Inspection, "preview", functools.cache(Inspection.preview))
-    names = {"fk_join": fk_join, "extractor": "customer_id", "key": "customer_id", "condition": "amount > 1", "name": "kept"}
-    names |= {"columns": ["amount"], "more": {"twice": "2 * amount"}, "wanted": {"total": agg.sum("amount")}}
-    table, more = orders.filter("true", name="some"), orders_of(spark, tmp_path, name="more")
     checkpoint = tmp_path / "kept"
-    kept = table.materialize("kept").to_parquet(tmp_path / "kept-changes", checkpoint=checkpoint, trigger="available-now")
-    kept.awaitTermination()
-    names |= {"fkjoin": fkjoin, "spark": spark, "checkpoint": str(checkpoint)}
-    for at, (habit, way) in enumerate(HABITS.items()):
-        assert not hasattr(table, habit)
+    table, more = orders.filter("true", name="some"), orders_of(spark, tmp_path, name="more")
+    about: Any = {"checkpoint": checkpoint, "trigger": "available-now"}
+    table.materialize("kept").to_parquet(tmp_path / "changes", **about).awaitTermination()
+    names: dict[str, Any] = {"fkjoin": fkjoin, "spark": spark, "fk_join": fk_join}
+    names |= {"table": table, "other": more, "extractor": "customer_id", "key": "customer_id"}
+    names |= {"condition": "amount > 1", "name": "kept"}
+    names |= {"columns": ["amount"], "more": {"twice": "2 * amount"}, "wanted": {"total": agg.sum("amount")}}
+    names["checkpoint"] = str(checkpoint)
+    for number, (habit, way) in enumerate(HABITS.items()):
         with pytest.raises(AttributeError, match=f"^a Table has no {habit}; call {re.escape(way)}$"):
             getattr(table, habit)
         for code in way.split(", or "):
-            there = {"table": table, "other": more}
-            there |= {"path": tmp_path / f"out{at}", "folder": tmp_path / f"ck{at}"}
-            found = eval(code, {**names, **there})
-            if isinstance(found, StreamingQuery):
-                found.stop()
-    for name in ("show", "collect", "count", "withColumn", "where", "write", "writeStream", "toPandas", "groupBy"):
-        assert name in HABITS
+            folders = {"path": tmp_path / f"out{number}", "folder": tmp_path / f"ck{number}"}
+            result = eval(code, names | folders)
+            if isinstance(result, StreamingQuery):
+                result.stop()
+    usual = "show collect count withColumn where write writeStream toPandas groupBy"
+    assert set(usual.split()) <= HABITS.keys()
 
 
 def test_a_column_is_named_and_not_taken(orders: Table) -> None:
@@ -188,12 +182,8 @@ def test_other_names_are_refused_as_python_does_and_an_error_in_a_property_is_it
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_preview_is_the_table_as_it_is_now(spark: SparkSession, tmp_path: Path, orders: Table, customers: Table) -> None:
-    changes = [
-        order("o2", "c1", 26.0, 3),
-        order("o1", "c1", 10.0, 4, gone=True),
-        order("o3", "c2", 1.0, 5),
-        order("o3", "c2", 0.0, 1),
-    ]
+    changes = [order("o2", "c1", 26.0, 3), order("o1", "c1", 10.0, 4, gone=True)]
+    changes += [order("o3", "c2", 1.0, 5), order("o3", "c2", 0.0, 1)]
     write_lines(tmp_path / "orders", "2", changes)
     assert shown(orders.preview()) == [("o2", "c1", 26.0), ("o3", "c2", 1.0)]
     joined = fk_join(orders, customers, "customer_id", joiner=["left.amount", "right.name"], emit="periodic 1 hour")
@@ -217,10 +207,18 @@ def test_a_preview_ends_when_it_has_its_rows_or_has_read_enough(
 ) -> None:
     """Rows come, change and go from batch to batch."""
     monkeypatch.setattr(preview, "MOST_BATCHES", 3)
-    write_orders(tmp_path, 1, order("o1", "c1", 1.0, 1), order("o2", "c1", 2.0, 2))
-    write_orders(tmp_path, 2, order("o1", "c1", 1.0, 3, gone=True), order("o2", "c1", 2.5, 4), order("o3", "c1", 3.0, 5))
-    for number in (3, 4):
-        write_orders(tmp_path, number, order(f"o{number + 1}", "c1", float(number), 3 + number))
+    more = [order("o2", "c1", 2.5, 4), order("o3", "c1", 3.0, 5)]
+    for number, rows in enumerate(
+        [
+            [order("o1", "c1", 1.0, 1), order("o2", "c1", 2.0, 2)],
+            [order("o1", "c1", 1.0, 3, gone=True), *more],
+            [order("o4", "c1", 3.0, 6)],
+            [order("o5", "c1", 4.0, 7)],
+        ]
+    ):
+        write_lines(tmp_path / "orders", str(number), rows)
+        # Files with smaller times are read first.
+        os.utime(tmp_path / "orders" / f"{number}.json", (number, number))
     table = orders_of(spark, tmp_path)
     assert shown(table.preview(2)) == [("o1", "c1", 1.0), ("o2", "c1", 2.0)]
     assert shown(table.preview(3)) == [("o2", "c1", 2.5), ("o3", "c1", 3.0), ("o4", "c1", 3.0)]

@@ -1,88 +1,38 @@
-"""The join on Spark: traces, restarts, and the topologies that people build."""
+"""Joins by foreign key and by primary key: restarts, settings of a checkpoint, functions.
+
+Rows after random changes: tests/api/test_operators.py and tests/stages.
+Traces: tests/replay and integration/test_join.py.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import random
+import re
 import shutil
 from collections import Counter
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import Table, fk_join
+from fkjoin import FkJoinError, StateReader, Table, fk_join, read_state
+from fkjoin import aggregates as agg
 from fkjoin.checkpoint.entries import look_up, remarks
 from fkjoin.checkpoint.saved import entries, saved_stores
 from fkjoin.checkpoint.stores import named
-from fkjoin.checkpoint.upkeep import verify
-from fkjoin.sessions.settings import BUCKETS
+from fkjoin.checkpoint.upkeep import rebuild, verify
+from fkjoin.errors import SessionError
+from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
+from fkjoin.sessions.settings import BUCKETS, EXCLUDED, LATENCY, PARTITIONS
 from fkjoin.spark.buckets import spark_hash
 from fkjoin.stages.counters import metrics_name
-from fkjoin.testing import Driver
-from tests.support.driven import feed
-from tests.support.queries import run, table_of, write_lines
-from tests.support.replay.traces import (
-    Trace,
-    TraceChange,
-    assert_agrees,
-    expected,
-    joined_value,
-    outcome,
-    read_trace,
-    trace_files,
-)
+from fkjoin.testing import CRASH, Driver
+from tests.support.driven import Change, feed
+from tests.support.orders import History, batch_join, tables
+from tests.support.queries import run, table_of, values, write_lines
 from tests.support.sessions import small
-
-_SCHEMA = "index bigint, left boolean, key string, foreign_key string, value string, ts bigint"
-
-
-def replay_on_spark(spark: SparkSession, trace: Trace, events_per_batch: int, folder: Path) -> list[dict[str, Any]]:
-    """Replay it in an empty folder.
-
-    A batch has the last result of each key alone, and the keys come in no particular order.
-    """
-    cuts = list(trace.batches(events_per_batch))
-    log = folder / "log"
-    log.mkdir(parents=True)
-    for number, cut in enumerate(cuts):
-        part = log / f"{number:08}.json"
-        lines = [json.dumps(asdict(event)) + "\n" for event in cut]
-        part.write_text("".join(lines), encoding="utf-8")
-        os.utime(part, (number, number))
-    stream = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).json(str(log))
-    left, right = _side(stream, "left"), _side(stream, "right")
-    joined = fk_join(left, right, "foreign_key", how=trace.how, name="replay")
-    target = folder / "joined"
-    joined.to_parquet(target, checkpoint=folder / "ck", trigger="available-now").awaitTermination()
-    number = F.split("batch", "-")[0].cast("int")
-    rows = spark.read.parquet(str(target)).withColumn("number", number).orderBy("number").collect()
-    return outcome((cuts[row["number"]][-1].index, *_result(row)) for row in rows)
-
-
-def _side(stream: DataFrame, side: str) -> Table:
-    chosen = stream.where("left" if side == "left" else "not left").drop("left")
-    return Table.from_stream(
-        chosen,
-        key="key",
-        version="index",
-        deleted="value is null",
-        timestamp="ts",
-        name=side,
-        log="trace",
-    )
-
-
-def _result(row: Row) -> tuple[str, Any, int]:
-    if row["_operation"] == "delete":
-        return row["key"], None, row["_timestamp"]
-    right = row["right"]
-    value = joined_value(row["left"]["value"], right and right["value"])
-    return row["key"], value, row["_timestamp"]
 
 
 @pytest.fixture(autouse=True)
@@ -96,115 +46,28 @@ def test_the_hash_is_sparks(spark: SparkSession) -> None:
     assert [row[0] for row in found] == [spark_hash(value) for value in values]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("how", "size", "buckets"), [("inner", 40, 2), ("left", 97, 3)])
-def test_all_traces_in_one_query_give_the_final_tables_and_subsequences(
-    spark: SparkSession, tmp_path: Path, how: Any, size: int, buckets: int
-) -> None:
-    """Each trace has keys of its own; the cuts fall where they may."""
-    spark.conf.set(BUCKETS, str(buckets))
-    paths = [path for path in trace_files() if path.name.startswith(how)]
-    events: list[TraceChange] = []
-    for number, path in enumerate(paths):
-        for event in read_trace(path).events:
-            foreign_key = None if event.foreign_key is None else f"{number}|{event.foreign_key}"
-            events.append(replace(event, index=len(events), key=f"{number}|{event.key}", foreign_key=foreign_key))
-    *results, last = replay_on_spark(spark, Trace(how, tuple(events)), size, tmp_path / "traces")
-    for number, path in enumerate(paths):
-        prefix = f"{number}|"
-        own = [line for line in results if line["key"].startswith(prefix)]
-        renamed = [line | {"key": line["key"].removeprefix(prefix)} for line in own]
-        table = {key.removeprefix(prefix): value for key, value in last["final"].items() if key.startswith(prefix)}
-        assert_agrees([*renamed, {"final": table}], expected(path))
-
-
 def test_a_query_goes_on_from_its_checkpoint_with_its_index_lost_or_too_old(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys of two columns of different types, Parquet on the left and JSON lines on the right, with null keys."""
-    rng = random.Random(3)
-    lefts: dict[Any, Any] = {}
-    rights: dict[Any, Any] = {}
-    rows: list[Row] = []
-    count: Counter[str] = Counter()
+    history, index = History(tmp_path), tmp_path / "index"
+    columns, rows, count = ["left.items", "right.region"], list[Row](), Counter[str]()
     for number in range(3):
-        left_rows, right_rows = [], [{"region": None, "shop": 1, "city": "x", "gone": False, "seq": 0}]
-        for sequence in range(60 * number + 1, 60 * number + 61):
-            deleted, region, shop = rng.random() < 0.2, rng.choice("ns"), rng.randrange(3)
-            if rng.random() < 0.7:
-                item = rng.randrange(12), rng.choice("pq")
-                left_rows.append((*item, region, shop, rng.randrange(5), deleted, sequence))
-                lefts[item] = None if deleted else left_rows[-1][2:5]
-            else:
-                city = rng.choice(("Aix", "Bonn"))
-                right_rows.append({"region": region, "shop": shop, "city": city, "gone": deleted, "seq": sequence})
-                rights[region, shop] = None if deleted else city
-        schema = "id int, part string, region string, shop bigint, amount int, deleted boolean, seq bigint"
-        spark.createDataFrame(left_rows, schema).coalesce(1).write.mode("append").parquet(str(tmp_path / "left"))
-        write_lines(tmp_path / "right", str(number), right_rows)
+        history.write(60)
         if number == 1:
-            (tmp_path / "index").rename(tmp_path / "old")
+            index.rename(tmp_path / "old")
         if number == 2:
-            shutil.rmtree(tmp_path / "index")
-            (tmp_path / "old").rename(tmp_path / "index")
-        left = Table.from_files(spark, tmp_path / "left", key=["id", "part"], version="seq", deleted="deleted")
-        right = Table.from_files(spark, tmp_path / "right", key=["region", "shop"], version="seq", deleted="gone")
-        joined = fk_join(left, right, ["region", "shop"], how="left", name="orders-shops")
-        found = run(joined.changes, tmp_path / "checkpoint", metrics_name("orders-shops"))
-        rows += found.rows
-        count.update(found.count)
-        got = {key: (tuple(row.left[2:5]), row.right and row.right.city) for key, row in table_of(rows, "id", "part").items()}
-        assert got == {key: (value, rights.get(value[:2])) for key, value in lefts.items() if value is not None}
-        assert (found.count["index-rebuilt"] > 0) == (number == 1), "an index that is too old reads the rest of its log"
-    assert count["null-key-dropped"] == 3
-    assert count["left-in"] + count["right-in"] == 180
+            shutil.rmtree(index)
+            (tmp_path / "old").rename(index)
+        joined = fk_join(*tables(spark, tmp_path), "customer_id", joiner=columns, name="joined")
+        batch = run(joined.changes, tmp_path / "checkpoint", metrics_name("joined"))
+        rows += batch.rows
+        count.update(batch.count)
+        last = values(table_of(rows, "order_id"), ["items", "region"])
+        wanted = values(batch_join(history), ["items", "region"])
+        assert {key: row for (key,), row in last.items()} == wanted
+        # An index that is too old reads the rest of its log.
+        assert (batch.count["index-rebuilt"] > 0) == (number == 1)
+    assert count["left-in"] + count["right-in"] == history.lsn
     assert count["out"] == len(rows)
     assert rows[0]._left_version is not None
-
-
-SCHEMAS = {"orders": "o string, c string", "customers": "c string, r string", "regions": "r string, name string"}
-STEPS: list[list[tuple[str, str, Any]]] = [
-    [
-        *(("orders", f"o{n}", {"c": f"c{n % 4}"}) for n in range(8)),
-        *(("customers", f"c{n}", {"r": "ns"[n % 2]}) for n in range(3)),
-        ("regions", "n", {"name": "north"}),
-    ],
-    [
-        *(("orders", "o1", {"c": "c2"}), ("orders", "o2", None)),
-        *(("customers", "c0", {"r": "s"}), ("customers", "c3", {"r": "n"}), ("customers", "c1", None)),
-        *(("regions", "s", {"name": "south"}), ("regions", "n", None)),
-    ],
-]
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_joins_of_joins_are_the_batch_join(spark: SparkSession, tmp_path: Path, nested: bool) -> None:
-    """(orders ⋈ customers) ⋈ regions, or orders ⋈ (customers ⋈ regions)."""
-    tables = {}
-    for name, schema in SCHEMAS.items():
-        (tmp_path / name).mkdir()
-        about: Any = {"key": schema[0], "version": "v", "schema": f"{schema}, v bigint", "format": "json", "name": name}
-        tables[name] = Table.from_files(spark, tmp_path / name, **about)
-    orders, customers, regions = tables.values()
-    if nested:
-        placed = fk_join(customers, regions, "r", how="left")
-        joined = fk_join(orders, placed, F.col("c"), joiner=["left.c as c", "right.right.name as name"])
-    else:
-        first = fk_join(orders, customers, "c", how="left")
-        joined = fk_join(first, regions, "right.r", how="left", joiner=["left.left.c", "right.name"])
-        assert joined._planned.node.parts == 3
-    driver = Driver(joined)
-    now: dict[str, dict[str, Any]] = {name: {} for name in SCHEMAS}
-    for step in STEPS:
-        for name, key, row in step:
-            now[name][key] = row
-        feed(driver, step)
-        driver.run()
-        wanted = {}
-        for key, order in now["orders"].items():
-            customer = order and now["customers"].get(order["c"])
-            region = customer and now["regions"].get(customer["r"])
-            if order and (customer or not nested):
-                wanted[key] = {"c": order["c"], "name": region and region["name"]}
-        assert driver.table == wanted
 
 
 def test_callables_extract_and_join_and_only_changed_results_are_sent(spark: SparkSession, tmp_path: Path) -> None:
@@ -246,35 +109,232 @@ def test_callables_extract_and_join_and_only_changed_results_are_sent(spark: Spa
 def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSession, tmp_path: Path) -> None:
     """Two batches with a check of all stores, the last of them in another query; other settings are refused."""
     spark.conf.set(BUCKETS, "4")
-    orders, customers, checkpoint = tmp_path / "orders", tmp_path / "customers", tmp_path / "checkpoint"
-    write_lines(orders, "1", [{"id": row, "customer": "hot" if row < 40 else "cold", "v": 1} for row in range(60)])
-    write_lines(customers, "1", [{"customer": name, "name": name, "v": 1} for name in ("hot", "cold")])
+    checkpoint = tmp_path / "checkpoint"
+
+    def write(number: int, name: str, *orders: tuple[str, str]) -> None:
+        lines = [{"order_id": key, "customer_id": person, "lsn": number} for key, person in orders]
+        write_lines(tmp_path / "orders", str(number), lines)
+        hot = {"customer_id": "hot", "region": name, "lsn": number}
+        write_lines(tmp_path / "customers", str(number), [hot])
 
     def joined(spread: int) -> Table:
-        left = Table.from_files(spark, orders, key="id", version="v", schema="id int, customer string, v int")
-        right = Table.from_files(spark, customers, key="customer", version="v", schema="customer string, name string, v int")
-        return fk_join(left, right, "customer", joiner=["right.name"], name="joined", spread=spread, validate=True)
+        orders, customers = tables(spark, tmp_path, deleted=None)
+        more: Any = {"joiner": ["right.region"], "spread": spread, "validate": True}
+        return fk_join(orders, customers, "customer_id", "left", name="joined", **more)
 
+    write(1, "hot", *[(f"o{number}", "hot") for number in range(40)])
     assert "left rows of a foreign key over 3 buckets" in joined(3).describe()
     first = run(joined(3).changes, checkpoint)
-    write_lines(customers, "2", [{"customer": "hot", "name": "warm", "v": 2}])
-    write_lines(orders, "2", [{"id": row, "customer": "cold", "v": 2} for row in range(10)])
+    write(2, "warm", *[(f"o{number}", "cold") for number in range(10)])
     second = run(joined(3).changes, checkpoint)
-    names = {key[0]: row["name"] for key, row in table_of([*first.rows, *second.rows], "id").items()}
-    assert names == {row: "warm" if 10 <= row < 40 else "cold" for row in range(60)}
+    last = table_of([*first.rows, *second.rows], "order_id")
+    cold = {f"o{number}": None for number in range(10)}
+    warm = {f"o{number}": "warm" for number in range(10, 40)}
+    assert {key: row.region for (key,), row in last.items()} == cold | warm
     assert verify(spark, checkpoint) == []
     state = saved_stores(spark, checkpoint)
-    found = look_up(state, "joined", "20")
-    assert {"subscription": 1, "right": 1}.items() <= Counter(one["kind"] for one in found).items()
-    (result,) = (one for one in found if one["kind"] == "result")
+    known = look_up(state, "joined", "o20")
+    kinds = {entry["kind"]: entry for entry in known}
+    assert {"subscription", "right"} <= kinds.keys()
+    result = kinds["result"]
     assert (result["row"], result["timestamp"], result["gone"]) == (None, None, False)
     says = ["A result has its row here if the join is materialized. Else the store keeps a hash of it."]
-    assert remarks(state, "joined", found) == says
+    assert remarks(state, "joined", known) == says
     stored = entries(spark, named("joined-subscription", state)).where("kind = 'subscription'")
     assert stored.where("""foreign_key = '"hot"'""").select("bucket").distinct().count() == 3
-    write_lines(customers, "3", [{"customer": "hot", "name": "hot", "v": 3}])
+    write(3, "hot")
     with pytest.raises(Exception, match=r"spread"):
         run(joined(2).changes, checkpoint)
     spark.conf.set(BUCKETS, "5")
     with pytest.raises(Exception, match=r"buckets was 4 and is now 5; start this .*new checkpoint"):
         run(joined(3).changes, checkpoint)
+
+
+STORES = ["joined-rekey", "joined-subscription", "joined-resolve", "counts-regroup", "counts-aggregate"]
+
+
+def counts(spark: SparkSession, folder: Path) -> Table:
+    """The numbers of orders by their customers' regions, of a join that is kept."""
+    orders, customers = tables(spark, folder)
+    columns = ["left.amount", "right.region"]
+    joined = fk_join(orders, customers, "customer_id", "left", columns, name="joined").materialize("kept")
+    return joined.group_by("region", name="counts").count()
+
+
+def write(table: Table, folder: Path) -> None:
+    table.to_parquet(folder / "out", checkpoint=folder / "checkpoint", trigger="available-now").awaitTermination()
+
+
+def regions(history: History) -> dict[str, str | None]:
+    """Each order's region: a batch join."""
+    found = {}
+    for key, order in history.orders.items():
+        found[key] = history.customers.get(order["customer_id"], {}).get("region")
+    return found
+
+
+def test_stores_of_a_shared_operator_are_read_verified_and_rebuilt(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set(BUCKETS, "1")
+    history, checkpoint = History(tmp_path), tmp_path / "checkpoint"
+    history.write(60)
+    table = counts(spark, tmp_path)
+    assert "in the same operator" in table.describe()
+    write(table, tmp_path)
+    assert {path.name for path in (checkpoint / "state").iterdir()} == {"0", "1"}  # Spark makes rows of a kept join
+    assert [store.name for store in saved_stores(spark, checkpoint)] == STORES
+    with StateReader(checkpoint, "kept") as reader:
+        for _ in range(2):
+            wanted = regions(history)
+            rows = reader.get_many(list(wanted))
+            assert {row["order_id"]: row["region"] for row in rows if row is not None} == wanted
+            saved = read_state(spark, checkpoint, "kept").collect()
+            assert {row.order_id: row.region for row in saved} == wanted
+            history.write(40)
+            write(counts(spark, tmp_path), tmp_path)
+            reader.refresh()
+    totals = {row.region: row["count"] for row in read_state(spark, checkpoint, "counts").collect()}
+    numbers = [region for region in regions(history).values() if region is not None]
+    assert totals == {region: numbers.count(region) for region in numbers}
+    assert verify(spark, checkpoint) == []
+    assert len(rebuild(spark, checkpoint, str(tmp_path / "index"))) == len(STORES)
+
+
+def test_a_checkpoint_of_a_shared_operator_goes_on_with_its_rule_alone(spark: SparkSession, tmp_path: Path) -> None:
+    History(tmp_path).write(20)
+    spark.conf.set(BUCKETS, "1")
+    write(counts(spark, tmp_path), tmp_path)
+    spark.conf.set(EXCLUDED, STAGES_SHARE_AN_OPERATOR)
+    apart = counts(spark, tmp_path)
+    assert "in the same operator" not in apart.describe()
+    says = "together was true and is now null; if the tables are the same, a rule of the optimizer is not"
+    with pytest.raises(FkJoinError, match=says):
+        write(apart, tmp_path)
+    spark.conf.set(EXCLUDED, "")
+    write(counts(spark, tmp_path), tmp_path)
+
+
+def test_low_latency_is_one_bucket_unless_a_user_sets_their_number(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.unset(BUCKETS)
+    spark.conf.set(LATENCY, "low")
+    try:
+        spark.conf.unset(PARTITIONS)
+        assert counts(spark, tmp_path)._planned.bound.settings.buckets == 1
+        assert spark.conf.get(PARTITIONS) == "1"
+        spark.conf.set(BUCKETS, "2")
+        assert counts(spark, tmp_path)._planned.bound.settings.buckets == 2
+        spark.conf.set(LATENCY, "lowest")
+        spark.conf.unset(BUCKETS)
+        with pytest.raises(SessionError, match="spark.fkjoin.latency is 'lowest': it must be low or default"):
+            counts(spark, tmp_path)
+    finally:
+        spark.conf.unset(LATENCY)
+
+
+Sides = tuple[Table, Table]
+
+
+@pytest.fixture
+def sides(spark: SparkSession, tmp_path: Path) -> Sides:
+    """Orders and payments."""
+    schemas = {
+        "orders": "id string, amount int, buyer string, lsn bigint",
+        "payments": "order_id string, paid int, lsn bigint",
+    }
+    sides = []
+    for name, schema in schemas.items():
+        (tmp_path / name).mkdir()
+        about: Any = {"key": schema.split()[0], "version": "lsn", "format": "json"}
+        sides.append(Table.from_files(spark, tmp_path / name, schema=schema, **about))
+    return sides[0], sides[1]
+
+
+def order(key: str, amount: int) -> Change:
+    return "orders", key, {"amount": amount, "buyer": "b"}
+
+
+def payment(key: str, paid: int) -> Change:
+    return "payments", key, {"paid": paid}
+
+
+CHANGES = [order("x", 0), order("y", 1), order("z", 2), payment("x", 5), payment("w", 6)]
+
+
+def after(table: Table) -> dict[Any, Any]:
+    driver = Driver(table)
+    feed(driver, CHANGES)
+    driver.run(CRASH)
+    return driver.table
+
+
+@pytest.mark.parametrize(("how", "keys"), [("inner", "x"), ("left", "xyz"), ("outer", "wxyz")])
+def test_it_has_the_keys_of_its_kind(sides: Sides, how: Any, keys: str) -> None:
+    orders, payments = sides
+    assert orders.join(payments, how=how).columns == ["id", "left", "right"]
+    joiner = ["left.amount", "right.paid"]
+    table = after(orders.join(payments, how=how, joiner=joiner, validate=True))
+    assert sorted(table) == list(keys)
+    assert table["x"] == {"amount": 0, "paid": 5}
+
+
+def test_views_aggregates_and_joins_read_a_join(sides: Sides) -> None:
+    orders, payments = sides
+    both = orders.join(payments, how="outer", name="both", validate=True)
+    unpaid = both.filter("right is null", name="unpaid").map_values("left.amount", name="amounts")
+    sums = both.group_by("left.buyer", name="sums").agg(paid=agg.sum("right.paid"), n=agg.count())
+    again = sums.join(sums.map_values("n as m", name="numbers"), joiner=["left.*", "right.m"])
+    assert after(unpaid) == {"y": {"amount": 1}, "z": {"amount": 2}}
+    assert after(again) == {"b": {"paid": 5, "n": 3, "m": 3}}
+
+
+def dear(left: Any, right: Any) -> str | None:
+    """A joiner that is Spark's: null, which is no result, and an exception."""
+    if left is not None and left.amount == 7:
+        raise ValueError("no")
+    return None if left is None or left.amount == 0 else f"{left.amount}/{right and right.paid}"
+
+
+DEAR = [{"x": "1/None", "y": "2/None"}, {"x": "1/None", "y": "4/None"}, {"x": "5/None", "y": "4/3"}]
+SHARES = [{"x": 100, "y": 50}, {"x": 100, "y": 25}, {"x": 20, "y": 25}]
+
+
+@pytest.mark.parametrize(
+    ("joiner", "bad", "shown", "reason", "stages"),
+    [
+        pytest.param(dear, 7, DEAR, "ValueError: no", ["pair", "resolve"], id="function"),
+        pytest.param("100 / left.amount as value", 0, SHARES, "zero", ["pair"], id="column"),
+    ],
+)
+def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(
+    sides: Sides, joiner: Any, bad: int, shown: list[Any], reason: str, stages: list[str]
+) -> None:
+    """A function, behind which a second stage stands, and an expression of the workers."""
+    joined = sides[0].join(sides[1], how="left", joiner=joiner, name="joined", validate=True)
+    driver, tables = Driver(joined), []
+    for batch in (
+        [order("x", 1), order("y", 2)],
+        [order("x", bad), order("y", 4)],
+        [payment("y", 3), order("x", 5)],
+    ):
+        feed(driver, batch)
+        driver.run()
+        tables.append({key: row["value"] for key, row in driver.table.items()})
+    assert tables == shown
+    (letter,) = driver.dead_letters
+    assert (letter["table"], json.loads(bytes(letter["key"]))) == ("joined", {"id": "x"})
+    assert driver.count["dead-letters"] == 1
+    assert reason.lower() in letter["reason"].lower()
+    assert re.findall(r"Sub-topology: \d +(\w+) .*store", joined.describe()) == stages
+
+
+def test_with_a_foreign_key_it_is_fk_join(sides: Sides) -> None:
+    orders, payments = sides
+    more: Any = {"joiner": "right.paid", "name": "joined", "emit": "on-update"}
+    by_method = orders.join(payments, on="buyer", how="left", **more)
+    by_function = fk_join(orders, payments, "buyer", "left", **more)
+    assert by_method._planned.node == by_function._planned.node
+    assert by_method.describe() == by_function.describe()
+
+
+def test_stars_are_the_columns_of_both_sides(sides: Sides) -> None:
+    joined = sides[0].join(sides[1], joiner=["left.*", "right.*"])
+    assert joined.columns == ["id", "amount", "buyer", "paid"]

@@ -193,7 +193,10 @@ def test_what_is_gone_can_be_made_again(shop: Shop) -> None:
     context, table = shop.spark._sc, shop.orders()
     kept, context._jsc = context._jsc, None  # as ``stop`` leaves it
     try:
-        for use in (lambda: table.filter("amount > 1"), lambda: table.changes, lambda: shop.run(table), shop.customers):
+        uses: list[Callable[[], object]] = [shop.customers, lambda: shop.run(table)]
+        uses += [lambda: table.changes, lambda: table.filter("amount > 1")]
+        uses += [lambda: table.group_by("customer").count(), lambda: fk_join(table, table, "customer")]
+        for use in uses:
             with pytest.raises(FkJoinError, match=r"the Spark session was stopped: make a new one with fkjoin\.session"):
                 use()
     finally:

@@ -1,10 +1,9 @@
-"""Mistakes while building, each with the way out that its message names; no query runs here."""
+"""Mistakes while building, and the ways out that messages name; no query runs here."""
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,9 @@ AVRO = '{"type": "record", "name": "order", "fields": [{"name": "customer", "typ
 
 ORDERS = "id string, customer bigint, amount double, text string, at timestamp, lsn bigint, named struct<n: string, m: bigint>"
 CUSTOMERS = "id bigint, name string, tags map<string,string>, lsn bigint, at bigint"
+
+
+LINE = '{"id": "a", "lsn": 1}\n'
 
 
 class Tables:
@@ -55,7 +57,7 @@ class Tables:
         """The records of a topic, which no query reads."""
         return Kafka("orders", "127.0.0.1:1", **more).records(table._plan)
 
-    def files(self, *names: str, text: str = '{"id": "a", "lsn": 1}\n', **more: Any) -> Table:
+    def files(self, names: Iterable[str] = (), text: str = LINE, **more: Any) -> Table:
         for name in names:
             (self.folder / "in").mkdir(exist_ok=True)
             (self.folder / "in" / name).write_text(text)
@@ -65,12 +67,14 @@ class Tables:
         return self.orders.group_by(key, name=name).agg(**columns)
 
 
-Way = tuple[Callable[[Tables], Any], Callable[[Tables], Any]]
+Way = tuple[Callable[[Tables], Any], ...]
 """A call that is refused, and the call that its message advises."""
 
 HEADER = "id,lsn,more\na,1,x\n"
 TWICE = "id,more,lsn,more\na,x,1,y\n"
 PLACES: dict[str, Any] = {"schema": "id string, a string, lsn bigint, b string", "options": {"enforceSchema": True}}
+BOTH = ["1.csv", "2.json"]
+ONLY_CSV: dict[str, Any] = {"format": "csv", "options": {"pathGlobFilter": "*.csv"}}
 CORRUPT = "id string, lsn bigint, _corrupt_record string, t"
 
 
@@ -90,8 +94,9 @@ def clicks(t: Tables) -> DataFrame:
     return t.spark.readStream.format("rate").load().withColumnRenamed("value", "buyer")
 
 
-def enriched(t: Tables) -> Enriched:
-    return t.customers.enrich(clicks(t), on="buyer", name="seen")
+def enriched(t: Tables, events: Any = None, **more: Any) -> Enriched:
+    stream = clicks(t) if events is None else events
+    return t.customers.enrich(stream, **{"on": "buyer", "name": "seen"} | more)
 
 
 def written(t: Tables, table: Table | Enriched, *sinks: Any) -> None:
@@ -118,7 +123,11 @@ def timed(t: Tables, name: str = "timed", **more: Any) -> Table:
     return t.of(name, ORDERS + ", sent timestamp", **{"timestamp": "sent", **more})
 
 
-def staged(t: Tables, topics: tuple[str, str] | None) -> Table:
+def kept(t: Tables, emit: Any = "on-change") -> Table:
+    return timed(t).filter("amount > 0", name="kept", emit=emit)
+
+
+def staged(t: Tables, topics: tuple[str, str] | None = None) -> Table:
     """A join, as it is with topics between its stages: a broker need not be there."""
     joined = timed(t).join(timed(t, "other"), "text", joiner=["left.at"], name="joined")
     planned: Any = joined._planned
@@ -130,29 +139,13 @@ WAYS: dict[str, Way] = {
         lambda t: timed(t).filter("amount > 0", emit="on-close"),
         lambda t: closing(t).count(),
     ),
-    "emit: kept sends its rows at intervals, and they would be late": (
-        lambda t: closing(t, table=timed(t).filter("amount > 0", name="kept", emit="periodic")).count(),
-        lambda t: closing(t, table=timed(t).filter("amount > 0", name="kept")).count(),
-    ),
     "key: windows already aggregates by windows": (
         lambda t: closing(t, window("window_end", "1 hour"), table=closing(t).count(), name="hours").count(),
         lambda t: closing(t, window("at", "1 hour"), name="hours").count(),
     ),
-    "key: joined is staged, and windows cannot read a staged table": (
-        lambda t: closing(t, table=staged(t, ("to", "back"))).count(),
-        lambda t: closing(t, table=staged(t, None)).count(),
-    ),
-    "key: the table timed has no timestamps": (
-        lambda t: closing(t, table=timed(t, timestamp=None)).count(),
-        lambda t: closing(t, table=timed(t, timestamp="sent")).count(),
-    ),
     "trigger: 1 minute 30 seconds is longer than 1 minute, the idle time of windows": (
         lambda t: windows_of(t, "1 minute").to_parquet(t.folder / "o", checkpoint=t.folder / "ck", **SLOWLY),
         lambda t: (windows_of(t, "1 minute")._when("15 seconds"), windows_of(t, "10 minutes")._when(**SLOWLY)),
-    ),
-    "adder: array(amount) is array<": (
-        lambda t: t.orders.group_by("customer").aggregate(0, "array(amount)", "aggregate"),
-        lambda t: t.orders.group_by("customer").aggregate([], "array(amount)", "aggregate", returns="array<double>"),
     ),
     "adder: an expression cannot aggregate by windows": (
         lambda t: closing(t).aggregate(0.0, "aggregate + amount", "aggregate - amount"),
@@ -182,21 +175,9 @@ WAYS: dict[str, Way] = {
         lambda t: t.customers.with_children(t.orders, "customer", column="name"),
         lambda t: t.customers.with_children(t.orders, "customer", column="orders"),
     ),
-    "schema: ": (
-        lambda t: t.files("1.csv", text=HEADER, schema="id string, lsn bigint, other string"),
-        lambda t: t.files("1.csv", text=HEADER, schema="id string, lsn bigint, more string"),
-    ),
-    "path: file": (
-        lambda t: t.files("1.csv", text=TWICE),
-        lambda t: t.files("1.csv", text=TWICE, **PLACES),
-    ),
-    "condition: amount is double, a boolean is needed": (
+    "condition: amount is double, a boolean is needed: write a comparison": (
         lambda t: t.orders.filter("amount"),
         lambda t: t.orders.filter("amount > 1"),
-    ),
-    "path: {in} has files of several kinds": (
-        lambda t: t.files("1.csv", "2.json", text=HEADER),
-        lambda t: t.files("1.csv", "2.json", text=HEADER, format="csv", options={"pathGlobFilter": "*.csv"}),
     ),
     "path: {in} does not exist; create the folder first": (
         lambda t: t.files(schema=ORDERS, format="json"),
@@ -207,10 +188,10 @@ WAYS: dict[str, Way] = {
         lambda t: t.files(format="json", schema=ORDERS),
     ),
     "schema: column t is timestamp, but with the ": (
-        lambda t: t.files("1.json", schema=f"{CORRUPT} timestamp"),
+        lambda t: t.files(["1.json"], schema=f"{CORRUPT} timestamp"),
         lambda t: (
-            t.files("1.json", schema=f"{CORRUPT} bigint").map_values(["timestamp_millis(t) as t"]),
-            t.files("1.json", schema=f"{CORRUPT} string").map_values(["cast(t as timestamp) as t"]),
+            t.files(["1.json"], schema=f"{CORRUPT} bigint").map_values("timestamp_millis(t) as t"),
+            t.files(["1.json"], schema=f"{CORRUPT} string").map_values("cast(t as timestamp) as t"),
         ),
     ),
     "right: timestamps are bigint here and timestamp in left": (
@@ -231,17 +212,9 @@ WAYS: dict[str, Way] = {
         lambda t: t.by("customer", "by", n=agg.count()).group_by("n", name="by-regroup").count().changes,
         lambda t: t.by("customer", "by", n=agg.count()).group_by("n", name="counts").count().changes,
     ),
-    "df: a batch DataFrame has no changes to follow": (
-        lambda t: Table.from_stream(t.spark.range(3), key="id", version="id"),
-        lambda t: Table.from_stream(t.spark.readStream.schema(ORDERS).json(str(t.empty)), key="id", version="lsn"),
-    ),
     "agg: amount + 1 is not the plain name of a column": (
         lambda t: t.orders.group_by("customer", value="amount").sum("amount + 1"),
         lambda t: t.orders.group_by("customer", value="amount + 1 as amount").sum("amount"),
-    ),
-    "name: two sources of this join are called 'it'": (
-        lambda t: fk_join(t.of("it", ORDERS), t.of("customers", CUSTOMERS, name="it"), "customer"),
-        lambda t: fk_join(t.of("it", ORDERS), t.of("customers", CUSTOMERS, name="others"), "customer"),
     ),
     "others[0]: orders is merged with itself, or another": (
         lambda t: t.orders.merge(t.of("b", ORDERS, name="orders")),
@@ -270,10 +243,6 @@ WAYS: dict[str, Way] = {
     "joiner: left table bare has no columns besides its key": (
         lambda t: fk_join(t.of("bare", "id bigint, lsn bigint"), t.customers, "id", joiner=["left.*"]),
         lambda t: fk_join(t.of("bare", "id bigint, lsn bigint"), t.customers, "id", joiner=["left.*", "right.name"]),
-    ),
-    "returns: give the aggregate's Spark type": (
-        lambda t: t.orders.group_by("customer").aggregate([], max, max),
-        lambda t: t.orders.group_by("customer").aggregate([], max, max, returns="array<string>"),
     ),
     "orders: a batch of a source may contain several changes": (
         lambda t: Delta(t.folder / "delta").begin(t.orders._plan),
@@ -349,23 +318,42 @@ WAYS: dict[str, Way] = {
         ),
         lambda t: t.spark.read.parquet(str(t.folder / "events")),
     ),
-    "sinks: name one at least": (
-        lambda t: written(t, t.orders),
-        lambda t: written(t, t.orders, Parquet(t.folder / "o")),
-    ),
-    "sinks: a str is not a sink; give sinks of fkjoin": (
-        lambda t: written(t, t.orders, "o"),
-        lambda t: written(t, t.orders, Parquet(t.folder / "o")),
-    ),
 }
+
+
+def odd(t: Tables) -> Table:
+    """A table with a column that has a collation, and a struct."""
+    return t.of("odd", LCASE)
+
+
+def join_by_key(t: Tables, right: str = "b", **more: Any) -> Table:
+    return t.orders.join(t.of("b", ORDERS, name=right), **more)
+
+
+def join_by_customer(t: Tables, right: str = "customers", **more: Any) -> Table:
+    return fk_join(t.orders, t.of("c", CUSTOMERS, name=right), **{"extractor": "customer"} | more)
+
+
+def summed(t: Tables, key: str = "customer", column: str = "m", **more: Any) -> Table:
+    return t.orders.group_by(key, **{"name": "b"} | more).agg(**{column: agg.count()})
+
+
+def aggregated(t: Tables, **more: Any) -> Table:
+    usual: dict[str, Any] = {"initializer": [], "adder": max, "subtractor": "aggregate"}
+    return t.orders.group_by("customer").aggregate(**usual | {"returns": "array<string>"} | more)
+
+
+def with_arguments(call: Callable[[Tables, Any], Any], given: Any) -> Callable[[Tables], Any]:
+    return lambda t: call(t, given)
 
 
 MINUTES = window("at", "10 minutes")
 STAGED = {"deployment": "staged", "application": "shop"}
-Arguments = tuple[dict[str, Any], dict[str, Any]]
-"""Arguments that are refused, and those that the message advises."""
+LCASE = "id string, name string collate UTF8_LCASE, s struct<x: int, y: string>, lsn bigint"
+Cases = dict[str, tuple[Any, ...]]
+"""Arguments that are refused, and those that the message advises; … stands for words of it."""
 
-OF_WINDOWS: dict[str, Arguments] = {
+ON_CLOSE: Cases = {
     'emit: "on-close" is for windows; put fkjoin.window': ({"key": "customer"}, {"key": [MINUTES, "customer"]}),
     "grace: this argument is only": ({"key": "customer", "emit": "on-change", "grace": "1 minute"}, {"grace": "1 minute"}),
     "emit: a window is sent once, when it closes": ({"emit": "on-change"}, {"emit": "on-close"}),
@@ -379,47 +367,113 @@ OF_WINDOWS: dict[str, Arguments] = {
     "ahead: -1 hour is less than zero": ({"ahead": "-1 hour"}, {"ahead": "1 hour"}),
     "idle: 10 ms is too short": ({"idle": "10 ms"}, {"idle": "1 second"}),
 }
-WINDOWS: dict[str, tuple[list[str], list[str]]] = {
+WINDOWED: Cases = {
+    "emit: kept sends its rows at intervals, and they": (lambda t: kept(t, "periodic"), kept),
+    "key: joined is staged, and windows cannot read": (lambda t: staged(t, ("to", "back")), staged),
+    "key: the table timed has no timestamps": (lambda t: timed(t, timestamp=None), timed),
+}
+WINDOWS: Cases = {
     "window: size and slide must be positive": (["0 minutes"], ["10 minutes"]),
     "slide: 1 hour is longer than the size": (["10 minutes", "1 hour"], ["1 hour", "1 hour"]),
     "slide: a row would be in more than 1000 windows": (["1 hour", "1 second"], ["1 hour", "1 minute"]),
 }
-AGGREGATES: dict[str, Arguments] = {
+FILES: Cases = {
+    "schema: ": ({"schema": "id string, lsn int, no int"}, {"schema": "id string, lsn int, more int"}),
+    "path: file": ({"text": TWICE}, {"text": TWICE, **PLACES}),
+    "path: {in} has files of several kinds": ({"names": BOTH}, {"names": BOTH, **ONLY_CSV}),
+}
+SOURCES: Cases = {
+    "key: name at least one column of": ({"key": []}, {"key": ["id"]}),
+    "key: id is string collate": ({"schema": "id string collate UTF8_LCASE, lsn bigint"}, {}),
+    "key: name is string collate UTF8_LCASE, and keys": ({"schema": LCASE, "key": "name"},),
+    "key: b has no column 'idd'; did you mean 'id'? It has: id, customer": ({"key": "idd"},),
+    "key: a column name is needed, 3 is a int": ({"key": 3},),
+    "version: name the columns that order the": ({"version": []}, {"version": ["lsn"]}),
+    "version: text is string, whole numbers are needed": ({"version": "text"},),
+    "version: at is timestamp, whole numbers are needed; cast it…unix_micros": ({"version": "at"},),
+    "deleted: text is string, a boolean is needed": ({"deleted": "text"},),
+    "deleted: in \"opp = 'd'\", …has no column 'opp'": ({"deleted": "opp = 'd'"},),
+    "timestamp: text is string, a timestamp or bigint is needed": ({"timestamp": "text"},),
+    "timestamp: a column name, SQL text or Column is needed": ({"timestamp": 3},),
+    "on_error: 'ignore' is not one of fail, dead-letter, skip": ({"on_error": "ignore"},),
+    "format: 'orc' is not one of json, parquet, csv": ({"format": "orc"},),
+    "…names that begin like '__fkjoin_row'": ({"schema": f"{ORDERS}, __fkjoin_row int"},),
+}
+STREAMS: Cases = {
+    "df: a batch DataFrame has no changes to follow": (lambda t: t.spark.range(3), clicks),
+    "df: a streaming DataFrame is needed, this is a list": (lambda t: [1],),
+    "df: a column has no name": (lambda t: clicks(t).withColumnRenamed("timestamp", ""),),
+    "df: two columns are called 'v' and 'V', which Spark does not distinguish; rename": (
+        lambda t: clicks(t).selectExpr("buyer", "buyer as v", "buyer as V"),
+    ),
+}
+VIEWS: Cases = {
+    "columns: two columns are called 'text'": (["text", "text"],),
+    "columns: two columns are called 'amount' and 'Amount'": (["*", "amount as Amount"],),
+    "columns: column 'ID' is already there as the key": ("upper(id) as ID",),
+    "row: s has the fields 'x' and 'X', which Spark does": ("named_struct('x', 1, 'X', 2) as s",),
+}
+AGGREGATES: Cases = {
     "sum: text is string, a number is needed": ({"n": agg.sum("text")}, {"n": agg.sum("cast(text as decimal(20, 2))")}),
     "max: named is struct": ({"n": agg.max("named")}, {"n": agg.max("named.n")}),
     "string_agg: amount is double, text or binary is needed": (
         {"n": agg.string_agg("amount")},
         {"n": agg.string_agg("cast(amount as string)")},
     ),
-    "having: n is bigint, a boolean is needed": ({"having": "n", "n": agg.count()}, {"having": "n > 1", "n": agg.count()}),
+    "having: n is bigint, a boolean is needed: write a comparison": (
+        {"having": "n", "n": agg.count()},
+        {"having": "n > 1", "n": agg.count()},
+    ),
+    "having: in 'm > 2', the result has no column 'm'": ({"having": "m > 2", "n": agg.count()},),
     "agg: name each column": ({}, {"orders": agg.count()}),
     "agg: column 'customer' is already there as the key": ({"customer": agg.count()}, {"orders": agg.count()}),
+    "agg: n must be one of avg, collect_list, collect_set, count,": ({"n": "amount"},),
 }
-GROUPS: dict[str, Arguments] = {
+GROUPS: Cases = {
     "deployment: a staged aggregate reads tables": ({"deployment": "staged"}, {"deployment": "fused"}),
     "key: name at least one column or expression": ({"key": []}, {"key": ["customer"]}),
+    "key: table orders has no column 'custmer'; did you mean 'customer'": ({"key": "custmer"},),
+    "key: two columns are called 'text'": ({"key": ["text", "text"]},),
 }
-JOINS: dict[str, Arguments] = {
+FUNCTIONS: Cases = {
+    "adder: array(amount) is array<": (
+        {"initializer": 0, "adder": "array(amount)", "returns": None},
+        {"adder": "array(amount)", "returns": "array<double>"},
+    ),
+    "returns: give the aggregate's Spark type": ({"returns": None}, {}),
+    "returns: 'arry<x>' is not a Spark type": ({"returns": "arry<x>"},),
+    "adder: 3 is not callable; give a function of (key, value,": ({"adder": 3},),
+}
+JOINS: Cases = {
+    "name: two sources of this join are called": ({"right": "orders"}, {"right": "others"}),
     "extractor: named.* expands to 2 columns, and exactly one is needed": ({"extractor": "named.*"}, {"extractor": "named.m"}),
     "extractor: 2 columns given, but the key": ({"extractor": ["customer", "amount"]}, {"extractor": ["customer"]}),
     "extractor: one(row) must be callable with (key, row)": ({"extractor": one}, {"extractor": lambda key, row: row.customer}),
+    "extractor: in 'upper(no)', left table orders has no": ({"extractor": "upper(no)"},),
+    "extractor: a column name, SQL text": ({"extractor": 7},),
     "spread: a staged join distributes its rows": ({"spread": 2, "deployment": "staged"}, {"spread": 2}),
+    "spread: 0 is not a number from 1 to …, the number of buckets; set": ({"spread": 0},),
+    "spread: 1000 is not a number from 1 to ": ({"spread": 1000},),
+    "spread: True is not a number": ({"spread": True},),
     "left: a staged join reads topics": ({"deployment": "staged"}, {"deployment": "fused"}),
-    "name: 'orders' already names an input": ({"name": "orders"}, {"name": "joined"}),
+    'deployment: \'stage\' is not one of "fused", "staged"': ({"deployment": "stage"},),
     'how: "outer" is only for joins by primary key': ({"how": "outer"}, {"how": "left"}),
 }
-JOINS_BY_KEY: dict[str, Arguments] = {
+JOINERS: Cases = {
+    "joiner: two columns are called 'name'; give": (["left.*", "right.*"],),
+    "joiner: two columns are called 'name' and 'Name'": (["left.name", "right.Name"],),
+    "joiner: column 'ID' is already there as the key": ("upper(left.name) as ID",),
+    "joiner: …expands to 2 columns, and exactly one is needed": ("inline(array(left.s))",),
+}
+JOINS_BY_KEY: Cases = {
     "right: orders is joined with itself, or another": ({"right": "orders"}, {}),
     "deployment: a join by primary key is one stage": ({"deployment": "staged"}, {}),
     "spread: a row has one partner by primary key; leave": ({"spread": 2}, {}),
-}
-SOURCES: dict[str, Arguments] = {
-    "key: name at least one column of": ({"key": []}, {"key": ["id"]}),
-    "key: id is string collate": ({"schema": "id string collate UTF8_LCASE, lsn bigint"}, {"schema": "id string, lsn bigint"}),
-    "version: name the columns that order the": ({"version": []}, {"version": ["lsn"]}),
+    'how: \'banana\' is not one of "inner", "left", "outer"': ({"how": "banana"},),
+    "on: left table orders has no column 'buyr'": ({"on": "buyr"},),
 }
 ORDERS_VALUE = {"write_schema": AVRO, "subject": "orders-value"}
-TOPICS: dict[str, Arguments] = {
+TOPICS: Cases = {
     "String writes one column of text or bytes": ({"value": "string"}, {"value": Json("")}),
     "value: Debezium is a format to read only": ({"value": Debezium("id string")}, {"value": Json("")}),
     "Registry: to write, give write_schema= and subject=": (
@@ -431,42 +485,78 @@ TOPICS: dict[str, Arguments] = {
         {"value": Registry("avro", "id string", "http://127.0.0.1:1", **ORDERS_VALUE)},
     ),
 }
-FLAT_MAPS: dict[str, Arguments] = {
+FLAT_MAPS: Cases = {
     "rows: text is string, an array is needed": ({"rows": "text"}, {"rows": "split(text, ' ')"}),
-    "returns: it is the type of what a function returns": ({"rows": "array(customer)", "returns": "col bigint"}, {}),
+    "rows: table orders has no column 'itms'": ({"rows": "itms"},),
+    "rows: one(row) must be callable with": ({"rows": one, "returns": "col int"},),
+    "returns: it is the type of what a function returns": ({"returns": "col bigint"}, {}),
     "returns: a function needs the columns of the rows": ({"rows": both}, {"rows": both, "returns": "col bigint"}),
+    "key: a row that orders makes has no column 'cl'; did you mean 'col'": ({"key": "cl"},),
 }
-COGROUPS: dict[str, Arguments] = {
-    "tables[1]: sums is given twice": ({"key": "customer", "name": "sums", "m": agg.count()}, {}),
-    "tables[1]: b is grouped by": ({"key": "text"}, {"key": "cast(text as bigint) as customer"}),
-    "tables[1]: another table has the column 'n' too": ({"n": agg.count()}, {"m": agg.count()}),
+COGROUPS: Cases = {
+    "tables[1]: sums is given twice": (lambda t: summed(t, name="sums"), summed),
+    "tables[1]: b is grouped by": (lambda t: summed(t, "text"), lambda t: summed(t, "named.m as customer")),
+    "tables[1]: another table has the column 'n' too": (lambda t: summed(t, column="n"), summed),
+    "tables[1]: b is materialized…; materialize the cogroup": (lambda t: summed(t).materialize("x"),),
+    "tables[1]: b has an emit of its own, and the cogroup": (lambda t: summed(t, emit="periodic"),),
+    "tables[1]: a Table is needed, this is a int": (lambda t: 3,),
+}
+EVENTS: Cases = {
+    "events: a streaming DataFrame is needed, this is a str": ({"events": "clicks"},),
+    "on: events …has no column 'buyr'; did you mean 'buyer'": ({"on": "buyr"},),
+    "on: timestamp of events …is timestamp, but key column id": ({"on": "timestamp"},),
+    "on: 2 columns given, but the key of table customers has 1": ({"on": ["buyer", "buyer"]},),
+    'how: \'outer\' is not one of "inner", "left"': ({"how": "outer"},),
+    "on_error: 'stop' is not one of": ({"on_error": "stop"},),
+    "name: 'customers' already names an input of this enrich": ({"name": "customers"},),
+}
+REFUSED: Cases = {
+    "right: a Table is needed, this is a DataFrame; wrap it with Table.from_stream": (
+        lambda t: fk_join(t.orders, clicks(t), "customer"),
+    ),
+    "right: seen are events, each sent once, not a table": (lambda t: t.orders.join(enriched(t)),),
+    "right: a Table is needed, this is a str": (lambda t: t.orders.join("customers"),),
+    "extractor: name of left table …cast(name as": (lambda t: fk_join(odd(t), t.orders, "name"),),
+    "events: two columns are called": (lambda t: enriched(t, clicks(t).select("*", "buyer")),),
+    "cogroup: 2 to 256 tables are needed, these are 1": (lambda t: cogroup(summed(t)),),
+    "columns: name at least one column": (lambda t: t.orders.select(),),
+    "columns: names and expressions": (lambda t: t.orders.with_columns(["1 as a"]),),
+    "cols: table orders has no column 'colour'": (lambda t: t.orders.drop("colour"),),
+    "key: column 'text' is already": (lambda t: t.orders.rekey("lower(text) as text"),),
+    "key: name is string collate…cast(name as": (lambda t: odd(t).group_by("name").count(),),
+    "agg: * expands to ": (lambda t: t.orders.group_by("id").sum("*"),),
+    "agg: name each column, such as": (lambda t: t.orders.group_by("id").agg({"n": "sum"}),),
+    "subtractor: 3 …a function of (aggregate,": (lambda t: t.orders.group_by("id").reduce(max, 3),),
+    "adder: …UTF8_LCASE": (lambda t: odd(t).group_by("id").aggregate(0, "int(name = 'a')", "0"),),
+    "k: a whole number from 1 to 100000 is needed, not 0": (lambda t: agg.max_by("a", "b", 0),),
+    "delimiter: a text is needed, such as ', '": (lambda t: agg.string_agg("a", 3),),
 }
 
 
-def join_by_key(t: Tables, right: str = "b", **more: Any) -> Table:
-    return t.orders.join(t.of("b", ORDERS, name=right), **more)
-
-
-def summed(t: Tables, key: str = "customer", name: str = "b", **columns: Any) -> Table:
-    return t.by(key, name, **columns or {"m": agg.count()})
-
-
-CALLS: list[tuple[dict[str, Any], Callable[[Tables, Any], Any]]] = [
-    (OF_WINDOWS, lambda t, given: closing(t, **given).count()),
+CALLS: list[tuple[Cases, Callable[[Tables, Any], Any]]] = [
+    (ON_CLOSE, lambda t, given: closing(t, **given).count()),
+    (WINDOWED, lambda t, table: closing(t, table=table(t)).count()),
     (WINDOWS, lambda t, given: closing(t, window("at", *given)).count()),
+    (FILES, lambda t, given: t.files(**{"names": ["1.csv"], "text": HEADER} | given)),
+    (SOURCES, lambda t, given: t.of("b", **{"schema": ORDERS} | given)),
+    (STREAMS, lambda t, frame: Table.from_stream(frame(t), key="buyer", version="buyer")),
+    (VIEWS, lambda t, columns: t.orders.map_values(columns)),
     (AGGREGATES, lambda t, given: t.by("customer", **given)),
     (GROUPS, lambda t, given: t.orders.group_by(**{"key": "customer"} | given).count()),
-    (JOINS, lambda t, given: fk_join(t.orders, t.customers, **{"extractor": "customer"} | given)),
+    (FUNCTIONS, lambda t, given: aggregated(t, **given)),
+    (JOINS, lambda t, given: join_by_customer(t, **given)),
+    (JOINERS, lambda t, joiner: fk_join(odd(t), t.of("other", LCASE), "s.y", joiner=joiner)),
     (JOINS_BY_KEY, lambda t, given: join_by_key(t, **given)),
     (TOPICS, lambda t, given: t.topic(t.orders, **given)),
     (FLAT_MAPS, lambda t, given: t.orders.flat_map(**{"rows": "array(customer)", "key": ["id", "col"]} | given)),
-    (COGROUPS, lambda t, given: cogroup(t.by("customer", "sums", n=agg.count()), summed(t, **given))),
-    (SOURCES, lambda t, given: t.of("b", **{"schema": ORDERS} | given)),
+    (COGROUPS, lambda t, table: cogroup(t.by("customer", "sums", n=agg.count()), table(t))),
+    (EVENTS, lambda t, given: enriched(t, **given)),
+    (REFUSED, lambda t, call: call(t)),
 ]
-"""Calls of one argument or two, by tables of what is refused and what is advised."""
-for known, call in CALLS:
-    for says, (wrong, right) in known.items():
-        WAYS[says] = functools.partial(call, given=wrong), functools.partial(call, given=right)
+"""Calls, with the arguments that each refuses."""
+for cases, call in CALLS:
+    for says, arguments in cases.items():
+        WAYS[says] = tuple(with_arguments(call, given) for given in arguments)
 
 
 @pytest.fixture(scope="module")
@@ -476,10 +566,30 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table
 
 @pytest.mark.parametrize("beginning", WAYS)
 def test_the_way_out_that_is_named_is_one(made: Tables, tmp_path: Path, beginning: str) -> None:
-    wrong, right = WAYS[beginning]
+    wrong, *ways_out = WAYS[beginning]
     made.folder = tmp_path
-    with pytest.raises(TopologyError) as found:
+    with pytest.raises(TopologyError) as refused:
         wrong(made)
     places = {"events": str(tmp_path / "events"), "in": str(tmp_path / "in"), "o": f"file:{tmp_path / 'o'}"}
-    assert str(found.value).startswith(re.sub(r"{(\w+)}", lambda place: places[place[1]], beginning))
-    right(made)
+    words = re.sub(r"{(\w+)}", lambda name: places[name[1]], beginning).split("…")
+    assert re.match(".*".join(map(re.escape, words)), str(refused.value)), refused.value
+    for right in ways_out:
+        right(made)
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "filter": lambda t, **more: t.orders.filter("true", **more),
+    "fk_join": lambda t, **more: join_by_customer(t, **more),
+    "join": lambda t, **more: join_by_key(t, **more),
+    "group_by": lambda t, **more: t.orders.group_by("text", **more).count(),
+    "flat_map": lambda t, **more: t.orders.flat_map("array(text)", key="col", **more),
+}
+"""Operators that have a name, and send their rows as ``emit`` says."""
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_name_and_the_emission_of_an_operator_are_checked(made: Tables, operator: str) -> None:
+    with pytest.raises(TopologyError, match="^name: 'orders' already names an input"):
+        OPERATORS[operator](made, name="orders")
+    with pytest.raises(TopologyError, match="^emit: 'never' is not one of"):
+        OPERATORS[operator](made, emit="never")

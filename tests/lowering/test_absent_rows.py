@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,11 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
 from fkjoin import aggregates as agg
-from fkjoin.codec import versions
-from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.expressions import Part
-from fkjoin.codec.messages import ANSWER, column, table
-from fkjoin.codec.rows import KeyCodec, RowCodec
-from fkjoin.codec.vectors import Columns, EvaluationError, Steps, Where
-from fkjoin.plan.rules import JOIN_READS_ANSWERS, RESOLVE_MAKES_ROWS, WORKERS_EVALUATE_STEPS
+from fkjoin.codec.vectors import Columns, Steps, Where
+from fkjoin.plan.rules import RULES
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.stepped import Stepped
-from fkjoin.stages.answer_rows import AnswerRows, CarryRows, ContributeRows, Joined, RowMaker
-from fkjoin.stages.contribute import Fields
 from fkjoin.testing import Driver
 from tests.support.driven import feed_lines
 from tests.support.sessions import small
@@ -42,7 +35,6 @@ def divided(n: Part) -> Part:
 
 
 N, Q = (Part("AttributeReference", pa.float64(), argument=name) for name in "nq")
-LEFT_N = Part("GetStructField", pa.float64(), (Part("AttributeReference", pa.struct(list(ROW)), argument="left"),), "n")
 POSITIVE = Where(Part("GreaterThan", pa.bool_(), (N, number(0.0))), "filter")
 ALWAYS = Part("Divide", pa.float64(), (number(1.0), number(0.0)))
 
@@ -83,62 +75,31 @@ def test_what_always_throws_does_not_where_no_row_is_there() -> None:
     assert row["problem"] is None
 
 
-def answers(some: list[tuple[float | None, bool]]) -> pa.Table:
-    """Left rows with this ``n``, and whether there is a right row."""
-    count = len(some)
-    key = KeyCodec(KEY).encode([pa.array([str(place) for place in range(count)])], count)
-    left = RowCodec(ROW).encode([pa.array([n for n, _ in some], pa.float64())], count)
-    right = RowCodec(ROW).encode([pa.array([1.0] * count)], count)
-    matches = pa.array([there for _, there in some])
-    right = pa.array([one if there else None for one, there in zip(right.to_pylist(), matches.to_pylist(), strict=True)], BYTES)
-    made = table(ANSWER, key, pa.array([versions.absent(2)] * count, BYTES), left, right, pa.array([0] * count, pa.int64()))
-    assert made.schema.equals(ANSWER)
-    return made
-
-
-MAKERS: list[Callable[[AnswerRows], Joined | ContributeRows | CarryRows]] = [
-    lambda rows: Joined(rows, pa.schema([("q", pa.float64())])),
-    lambda rows: ContributeRows(rows, Columns((("g", divided(Q)),), "group_by"), Columns((("v", divided(Q)),), "value")),
-    lambda rows: CarryRows(rows, Columns((("k0", divided(Q)),), "extractor"), pa.schema([("q", pa.float64())])),
-]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("steps", [(), (Where(Part("GreaterThan", pa.bool_(), (divided(Q), number(0.0)))),)])
-def test_joiners_and_what_follows_are_of_answers_with_a_match(make: Any, steps: Steps) -> None:
-    rows = AnswerRows(Fields(KEY, ROW, ROW, "inner"), RowMaker(Columns((("q", divided(LEFT_N)),), "joiner"), steps), fail=True)
-    made = make(rows)(answers([(None, False), (5.0, True), (0.0, False)]))
-    (alone,) = make(rows)(answers([(5.0, True)])).column("value").to_pylist()
-    empty = make(rows)(answers([(None, False)])).column("value").to_pylist()
-    assert column(made, "value").to_pylist() == [*empty, alone, *empty]
-    assert alone not in empty
-    with pytest.raises(EvaluationError, match="division by zero"):
-        make(rows)(answers([(None, False), (0.0, True)]))
-
-
 THROWS = "10 / coalesce(n, 0)"
 
 
 def built(spark: SparkSession, folder: Path) -> list[Table]:
-    """A mapped table, a view of a join, and groups."""
+    """A mapped table, a view of a join, groups of both, and a join of the join."""
     about: Any = {"format": "json", "version": "lsn", "deleted": "op = 'd'", "on_error": "fail"}
     for name in "ab":
         (folder / name).mkdir()
     left = Table.from_files(spark, folder / "a", key="id", schema="id string, n int, c int, lsn int, op string", **about)
     right = Table.from_files(spark, folder / "b", key="c", schema="c int, m int, lsn int, op string", **about)
-    joined = fk_join(left, right, "c", "inner", ["10 / coalesce(left.n, 0) + right.m as p"], name="j")
+    joiner = "10 / coalesce(left.n, 0) + right.m as p"
+    joined = fk_join(left, right, "c", "inner", joiner, name="joined")
     some = left.filter("n > 0").map_values([f"{THROWS} as q"], name="mapped")
     view = joined.map_values(["10 / coalesce(p, 0) as q"], name="view")
     groups = left.filter("n > 0").group_by("id", value=f"{THROWS} as q", name="groups").agg(sum=agg.sum("q"))
-    return [some, view, groups]
+    quotients = joined.group_by("id", value="10 / coalesce(p, 0) as q", name="of-join")
+    chain = fk_join(joined, right, "cast(10 / coalesce(p, 0) as int) * 0 + 1", name="chain")
+    return [some, view, groups, quotients.agg(sum=agg.sum("q")), chain]
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_deletes_are_passed_on_by_workers_and_by_spark(spark: SparkSession, tmp_path: Path, fast: bool) -> None:
     """With ``on_error="fail"``: nothing of this is an error.  In memory, with Spark's own expressions."""
     small(spark, tmp_path, buckets=1)
-    rules = (WORKERS_EVALUATE_STEPS, RESOLVE_MAKES_ROWS, JOIN_READS_ANSWERS)
-    spark.conf.set(EXCLUDED, "" if fast else ",".join(rules))
+    spark.conf.set(EXCLUDED, "" if fast else ",".join(RULES))
     first = [{"id": one, "n": 5, "c": 1, "lsn": 1} for one in ("deleted", "filtered", "unmatched", "kept")]
     gone = {"id": "deleted", "n": None, "c": None, "lsn": 2, "op": "d"}
     second = [gone, {"id": "filtered", "n": -5, "c": 2, "lsn": 2}, {"id": "unmatched", "n": None, "c": 7, "lsn": 2}]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +21,7 @@ from fkjoin.lowering.aggregates import AggregateBound
 from fkjoin.lowering.as_begun import _calls, bound_again
 from fkjoin.plan.physical import reads, stages
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
-from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, RETENTION, VALIDATE
-from fkjoin.spark.copies import copied
+from fkjoin.sessions.settings import EXCLUDED, RETENTION, VALIDATE
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
@@ -39,18 +37,6 @@ CUSTOMERS = "customer_id string, name string, lsn bigint"
 class Point(NamedTuple):
     x: int
     y: int
-
-
-def test_a_call_keeps_copies_of_what_can_be_changed() -> None:
-    listed, mapped = ["a", ["b"]], {"a": ["b"]}
-    kind = StructType().add("a", StringType())
-    options = copied({"columns": (listed,), "kind": kind, "options": mapped, "read_only": MappingProxyType(mapped)})
-    listed[1].append("c")  # type: ignore[attr-defined]
-    listed.clear()
-    mapped["a"].append("c")
-    kind.add("b", StringType())
-    assert (options["columns"], options["kind"].names) == ((["a", ["b"]],), ["a"])
-    assert (options["options"], options["read_only"]) == ({"a": ["b"]}, {"a": ["b"]})
 
 
 def test_a_format_keeps_copies_of_what_can_be_changed() -> None:
@@ -176,22 +162,17 @@ def said_of(table: Table) -> tuple[Any, ...]:
 @pytest.fixture
 def changed(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[], None]]:
     """Gives the session other settings, as for another pipeline; the test ends with those of before."""
-    others = {
-        BUCKETS: "1",
-        RETENTION: "5000",
-        INDEX_DIR: str(tmp_path / "elsewhere"),
-        VALIDATE: "true",
-        EXCLUDED: WORKERS_EVALUATE_STEPS,
-    }
-    before = {name: spark.conf.get(name, None) for name in others}
 
     def change() -> None:
+        small(spark, tmp_path / "elsewhere", buckets=1)
+        others = {RETENTION: "5000", VALIDATE: "true", EXCLUDED: WORKERS_EVALUATE_STEPS}
         for name, value in others.items():
             spark.conf.set(name, value)
 
     yield change
-    for name, value in before.items():
-        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+    for name in (RETENTION, VALIDATE):
+        spark.conf.unset(name)
+    small(spark, tmp_path)
 
 
 def test_what_is_changed_after_a_call_changes_no_table(

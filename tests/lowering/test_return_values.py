@@ -13,9 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, LongType, StringType, StructType
 
-from fkjoin import FkJoinError, Table, fk_join
-from fkjoin.analysis.extractor import _extracting
-from fkjoin.analysis.joiner import _called, _catching, _in_short
+from fkjoin import Table, fk_join
 from fkjoin.spark.returned import as_type
 from fkjoin.testing import Driver
 
@@ -55,26 +53,6 @@ def test_the_rest_is_told(value: Any, kind: DataType) -> None:
         as_type(value, kind)
 
 
-@pytest.mark.parametrize("found", ["xy", (1,), (1, "b", 2), ("text", "b"), {"a": 1, "b": "b"}])
-def test_an_extractor_of_two_columns(found: Any) -> None:
-    made = _extracting(lambda key, row: found, PAIR, "orders", fail=False)(None, "o1", {})
-    assert made[:2] == (None, None)
-    assert made[2].startswith("extractor: TypeError: ")
-    with pytest.raises(FkJoinError, match="extractor of orders, key o1: TypeError: "):
-        _extracting(lambda key, row: found, PAIR, "orders", fail=True)(None, "o1", {})
-    assert _extracting(lambda key, row: [1, "b"], PAIR, "orders", fail=True)(None, "o1", {}) == (1, "b", None)
-    assert _extracting(lambda key, row: None, PAIR, "orders", fail=True)(None, "o1", {}) == (None, None, None)
-
-
-def test_a_joiner() -> None:
-    def joiner(left: Any, right: Any) -> int:
-        return left  # type: ignore[no-any-return]
-
-    join = _catching(_called(joiner), _in_short)
-    assert join(True, 1, None) == (1, None)
-    assert join(True, "text", None) == (None, "TypeError: 'text' is not of type bigint")
-
-
 def test_rows_are_set_aside_and_the_rest_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -82,18 +60,31 @@ def test_rows_are_set_aside_and_the_rest_goes_on(spark: SparkSession, tmp_path: 
     left = Table.from_files(spark, tmp_path / "a", key="id", schema="id string, lsn int", **about)
     right = Table.from_files(spark, tmp_path / "b", key=["c", "d"], schema="c int, d string, lsn int", **about)
 
+    returned = {
+        "listed": [1, "x"],
+        "nothing": None,
+        "text": "xy",
+        "short": (1,),
+        "long": (1, "x", 2),
+        "cast": ("text", "x"),
+        "named": {"c": 1, "d": "x"},
+    }
+
     def extractor(key: Any, row: Any) -> Any:
-        return {"short": (1,), "text": ("text", "x")}.get(key, (1, "x"))
+        return returned.get(key, (1, "x"))
 
     def joiner(left: Any, right: Any) -> int:
         return "text" if left["id"] == "joiner" else 7  # type: ignore[return-value]
 
     driver = Driver(fk_join(left, right, extractor, "inner", joiner, name="joined"))
     driver.input("b").change((1, "x"), {})
-    for name in ("good", "short", "text", "joiner"):
+    for name in ("good", *returned, "joiner"):
         driver.input("a").change(name, {})
     driver.run()
-    assert driver.table == {"good": {"value": 7}}
-    found = {json.loads(letter["key"] or letter["value"])["id"]: letter["reason"] for letter in driver.dead_letters}
-    assert found.keys() == {"short", "text", "joiner"}
-    assert found["joiner"] == "joiner: TypeError: 'text' is not of type bigint"
+    assert driver.table == {"good": {"value": 7}, "listed": {"value": 7}}
+    reasons = {}
+    for letter in driver.dead_letters:
+        reasons[json.loads(letter["key"] or letter["value"])["id"]] = letter["reason"]
+    assert reasons.pop("joiner") == "joiner: TypeError: 'text' is not of type bigint"
+    assert reasons.keys() == {"text", "short", "long", "cast", "named"}
+    assert all(reason.startswith("extractor: TypeError: ") for reason in reasons.values())

@@ -34,24 +34,15 @@ def shown(last: Stage, *apart: Physical) -> tuple[list[tuple[str, int | None, st
 
 
 def test_stages_that_read_one_another_are_one_operator() -> None:
+    """Also those whose counters are summed up, or of which two are read."""
     subscription = stage("subscription", stage("rekey", LEFT), RIGHT)
-    assert shown(stage("resolve", subscription)) == (
-        [("rekey", 1, None), ("subscription", 2, None), ("resolve", None, None)],
-        [(0, LEFT), (1, RIGHT)],
-    )
-
-
-def test_a_stage_whose_counters_are_summed_up_is_in_the_operator_of_its_reader() -> None:
     grouped = MessagesOnly(Counted(stage("regroup", LEFT), "sums-regroup", ("regroup",)))
     held = stage("pace", MessagesOnly(Counted(stage("aggregate", grouped), "sums", ("aggregate",))), TICKS)
-    assert shown(held) == (
-        [("regroup", 1, "sums-regroup"), ("aggregate", 2, "sums"), ("pace", None, None)],
-        [(0, LEFT), (2, TICKS)],
-    )
-
-
-def test_a_stage_with_two_inputs_of_stages_has_all_of_them() -> None:
     sides = [MessagesOnly(Counted(stage(name, rows), name, ())) for name, rows in (("a", LEFT), ("b", RIGHT))]
+    joined = [("rekey", 1, None), ("subscription", 2, None), ("resolve", None, None)]
+    assert shown(stage("resolve", subscription)) == (joined, [(0, LEFT), (1, RIGHT)])
+    summed = [("regroup", 1, "sums-regroup"), ("aggregate", 2, "sums"), ("pace", None, None)]
+    assert shown(held) == (summed, [(0, LEFT), (2, TICKS)])
     assert shown(stage("merge", *sides)) == ([("a", 2, "a"), ("b", 2, "b"), ("merge", None, None)], [(0, LEFT), (1, RIGHT)])
 
 

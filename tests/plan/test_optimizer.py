@@ -18,18 +18,24 @@ from pyspark.sql import functions as F
 from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.saved import entries, saved_stores
-from fkjoin.checkpoint.upkeep import verify
 from fkjoin.errors import SessionError
-from fkjoin.plan.rules import FILTER_GOES_BELOW_JOIN, RESOLVE_MAKES_ROWS, RULES, SINKS_SHARE_A_QUERY, STAGES_SHARE_AN_OPERATOR
+from fkjoin.plan.rules import (
+    ANSWERS_KEEP_WHAT_IS_READ,
+    FILTER_GOES_BELOW_JOIN,
+    JOINS_SHARE_STAGES,
+    RESOLVE_MAKES_ROWS,
+    RULES,
+    SINKS_SHARE_A_QUERY,
+    STAGES_SHARE_AN_OPERATOR,
+)
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.testing import Driver
 from tests.support.interpreters import History, Interpreted
 from tests.support.orders import History as Orders
-from tests.support.orders import tables
+from tests.support.orders import batch_join, tables
 from tests.support.places import ROOT
 from tests.support.plans.probe import rules
 from tests.support.plans.topologies import TOPOLOGIES, Sources
-from tests.support.queries import run, table_of
 from tests.support.sampling import sampled
 from tests.support.sessions import small
 
@@ -61,17 +67,47 @@ def filter_after_one_that_throws(of: Sources) -> Table:
     return joined.filter("4 / left.product.n > 1").filter("right.region <> '1'", name="it")
 
 
-OWN: dict[str, Callable[[Sources], Table]] = {made.__name__: made for made in (joiner_of_structs, sums_of_a_view_with_rows)}
-THROWING: dict[str, Callable[[Sources], Table]] = {
-    made.__name__: made for made in (filter_of_rows_on_whose_joiner_throws, filter_after_one_that_throws)
+def star_over_a_join_with_a_join_on_its_right(of: Sources) -> Table:
+    """Versions of several parts on both sides."""
+    third = fk_join(of.shops, of.products, F.lit("1"), "left", name="third")
+    first = fk_join(of.joined, of.regions, "right.region", "left", name="first")
+    return fk_join(first, third, "left.left.shop", "left", name="it").materialize("kept")
+
+
+def sums_of_a_star_with_one_table_twice(of: Sources) -> Table:
+    named = of.orders.map_values(["customer_id", "shop as other", "amount"], name="named")
+    joiner = ["left.amount", "left.other", "right.name"]
+    first = fk_join(named, of.customers, "customer_id", joiner=joiner, name="first")
+    both = fk_join(first, of.customers, F.col("other"), name="both")
+    return both.group_by("left.name", name="it").agg(rows=agg.count(), sum=agg.sum("left.amount"))
+
+
+def join_of_a_star_without_right_rows(of: Sources) -> Table:
+    """A right row that is not there is null, not a struct of nulls."""
+    first = fk_join(of.orders, of.customers, "customer_id", "left", name="first")
+    both = fk_join(first, of.shops, "left.shop", "left", name="both")
+    joiner = ["left.left.right as customer", "left.right.town"]
+    return fk_join(both, of.products, "right.town", "left", joiner, "it")
+
+
+OWN: dict[Callable[[Sources], Table], str] = {
+    joiner_of_structs: RESOLVE_MAKES_ROWS,
+    sums_of_a_view_with_rows: RESOLVE_MAKES_ROWS,
+    filter_of_rows_on_whose_joiner_throws: FILTER_GOES_BELOW_JOIN,
+    filter_after_one_that_throws: FILTER_GOES_BELOW_JOIN,
+    star_over_a_join_with_a_join_on_its_right: JOINS_SHARE_STAGES,
+    sums_of_a_star_with_one_table_twice: JOINS_SHARE_STAGES,
+    join_of_a_star_without_right_rows: ANSWERS_KEEP_WHAT_IS_READ,
 }
+"""Topologies, and the rule that each is also built without."""
+BUILDERS: dict[str, Callable[[Any], Any]] = {name: one.build for name, one in TOPOLOGIES.items()}
+BUILDERS |= {build.__name__: build for build in OWN}
 PAIRS = [(name, f"without {rule}") for name, one in TOPOLOGIES.items() for rule in one.without if "job" not in name]
 FIRST = list({choice: (name, choice) for name, choice in reversed(PAIRS)}.values())
 ELSEWHERE = (SINKS_SHARE_A_QUERY, STAGES_SHARE_AN_OPERATOR)
 """Rules that are for jobs, and for one bucket: tests/lowering/test_interpreters.py."""
 OTHERS = [
-    *((name, f"without {RESOLVE_MAKES_ROWS}") for name in OWN),
-    *((name, f"without {FILTER_GOES_BELOW_JOIN}") for name in THROWING),
+    *((build.__name__, f"without {rule}") for build, rule in OWN.items()),
     ("join_with_an_aggregate_of_itself", "no rules"),
 ]
 
@@ -98,38 +134,20 @@ def tables_after(table: Table, history: History) -> list[dict[Any, dict[str, Any
 @pytest.mark.parametrize(("name", "choice"), sampled([*PAIRS, *OTHERS], [*FIRST, *OTHERS]))
 def test_a_table_is_the_same_without_a_rule(spark: SparkSession, tmp_path: Path, name: str, choice: str) -> None:
     small(spark, tmp_path)
-    build = {**OWN, **THROWING}.get(name) or TOPOLOGIES[name].build
-    history, found = None, []
+    history, seen = None, []
     for rules_of_session in ("all rules", choice):
         with rules(spark, rules_of_session):
-            table: Any = build(Sources(spark, tmp_path, {}))
+            table = BUILDERS[name](Sources(spark, tmp_path, {}))
             history = history or Interpreted(table).history(random.Random(name), 6, 40, 0.1, ties=False)
-            found.append(tables_after(table, history))
-    assert found[0] == found[1]
-    assert any(found[0])
+            seen.append(tables_after(table, history))
+    assert seen[0] == seen[1]
+    assert any(seen[0])
 
 
 def test_each_rule_of_tables_is_left_out_of_a_topology_and_documented() -> None:
     assert {choice for _, choice in FIRST} == {f"without {rule}" for rule in RULES if rule not in ELSEWHERE}
     text = (ROOT / "docs" / "optimizer.md").read_text()
     assert [rule for rule in RULES if f"`{rule}`" not in text] == []
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("small_tables")
-def test_who_reads_the_join_and_what_is_made_of_it_gets_both(spark: SparkSession, tmp_path: Path) -> None:
-    """The join stands twice in the query, for the aggregate without resolve and with it: neither rebuilds the other one."""
-    history = Orders(tmp_path)
-    history.write(80)
-    orders, customers = tables(spark, tmp_path)
-    joined = fk_join(orders, customers, "customer_id", name="joined")
-    regions = joined.group_by("right.region", name="regions").agg(n=agg.count())
-    both = fk_join(joined, regions, "right.region", joiner=["left.right.region", "right.n"], name="both")
-    found = {(row["region"],): row["n"] for row in table_of(run(both.changes, tmp_path / "ck").rows, "order_id").values()}
-    assert found == {region: rows for region, (rows, *_) in history.by_region().items()}
-    assert verify(spark, tmp_path / "ck") == []
-    homes = {folder.name for folder in (tmp_path / "index").glob("*/joined-rekey/*")}
-    assert len(homes) == 4, "two buckets, twice"
 
 
 @pytest.mark.usefixtures("small_tables")
@@ -147,24 +165,23 @@ def test_a_filter_below_a_join_keeps_rows_out_of_its_stores_and_can_be_switched(
     def write() -> Counter[str]:
         """The numbers of records in the join's stores, after some changes."""
         history.write(60)
-        orders, customers = tables(spark, tmp_path)
-        joined = fk_join(orders, customers, "customer_id", joiner=["left.items", "right.region"], name="joined")
-        kept = joined.filter("items > 2").filter("region = 'north'", name="kept").materialize("kept")
-        kept.to_parquet(tmp_path / "out", checkpoint=checkpoint, trigger="available-now").awaitTermination()
-        rows = read_state(spark, checkpoint, "kept").collect()
-        wanted = {key for key, order in history.orders.items() if order["items"] > 2 and region_of(order) == "north"}
+        joiner, out = ["left.items", "right.region"], tmp_path / "out"
+        joined = fk_join(*tables(spark, tmp_path), "customer_id", joiner=joiner, name="joined")
+        some = joined.filter("items > 2").filter("region = 'north'", name="north")
+        north = some.materialize("north")
+        north.to_parquet(out, checkpoint=checkpoint, trigger="available-now").awaitTermination()
+        rows = read_state(spark, checkpoint, "north").collect()
+        joined_rows = batch_join(history).items()
+        wanted = {key for key, row in joined_rows if row["items"] > 2 and row["region"] == "north"}
         assert {row.order_id for row in rows} == wanted
-        found = [entry for store in saved_stores(spark, checkpoint) for entry in entries(spark, store).collect()]
-        return Counter(entry.kind for entry in found if not entry.gone)
-
-    def region_of(order: Any) -> str | None:
-        region: str | None = history.customers.get(order["customer_id"], {}).get("region")
-        return region
+        kinds = Counter[str]()
+        for store in saved_stores(spark, checkpoint):
+            kinds.update(entry.kind for entry in entries(spark, store).collect() if not entry.gone)
+        return kinds
 
     below = write()
     assert below["left"] == sum(order["items"] > 2 for order in history.orders.values())
     assert below["right"] == sum(customer["region"] == "north" for customer in history.customers.values())
-    spark.conf.set(EXCLUDED, FILTER_GOES_BELOW_JOIN)
-    write()
-    spark.conf.set(EXCLUDED, "")
-    write()
+    for excluded in (FILTER_GOES_BELOW_JOIN, ""):
+        spark.conf.set(EXCLUDED, excluded)
+        write()

@@ -1,4 +1,4 @@
-"""Topologies as text, JSON, Mermaid and picture, from frozen data alone.
+"""Topologies as text, JSON, Mermaid and picture, from data, also with an operator of another's.
 
 Texts of all operators, with the rules and without: tests/plan/test_golden_plans.py; here are those of staged deployments.
 """
@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
 
 import pytest
 
 from fkjoin.errors import InvariantError, TopologyError
-from fkjoin.plan.base import manifest
+from fkjoin.plan.base import Node, NodeText, StageText, manifest, periodic
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
 from fkjoin.plan.describe.steps import SinkStep, job_steps
-from fkjoin.plan.nodes import Aggregate, Children, Join, Source, View
+from fkjoin.plan.nodes import Aggregate, Children, Join, Merge, Source, View, join_below, origins, read_from, summed_up
+from fkjoin.plan.optimizer import answers_keep_what_is_read, view_reads_answers
 from fkjoin.plan.physical import Running
 from tests.support.drawn import drawn_whole, whole
 
@@ -81,28 +83,12 @@ flowchart LR
 
 def test_text() -> None:
     assert drawn_whole(TOTALS) == TEXT
-    assert drawn(job_steps([SinkStep("out", BOOK, "topic-1")], whole(BOOK))).split("\n")[-9:] == [
-        "with_children book  (on-change)",
-        "  right        customers",
-        "  left         orders",
-        "  foreign key  customer = customers(customer)",
-        "  column       orders: the left rows by their key",
-        "  Sub-topology: 2  rekey         repartition by id; store book-rekey",
-        "  Sub-topology: 3  children      repartition by foreign key; store book-children, materialized as the-book",
-        "sink out  topic-1",
-        "  of           book",
-    ]
 
 
 def test_json_says_the_same() -> None:
     steps = json.loads(drawn_whole(TOTALS, "json"))
-    assert [(step["kind"], step["name"], [name for _, name in step["reads"]]) for step in steps] == [
-        ("source", "orders", []),
-        ("view", "large", ["orders"]),
-        ("source", "customers", []),
-        ("fk_join", "joined", ["large", "customers"]),
-        ("aggregate", "totals", ["joined"]),
-    ]
+    assert [step["kind"] for step in steps] == ["source", "view", "source", "fk_join", "aggregate"]
+    assert steps[3]["reads"] == [["left", "large"], ["right", "customers"]]
     assert steps[3]["stages"][1] == {
         "name": "subscription",
         "repartition_by": "foreign key",
@@ -167,3 +153,96 @@ def test_a_topic_is_ordered_by_the_numbers_that_its_versions_have() -> None:
     assert manifest(plain)["table orders"]["version"] == [*place]
     stream = Source("orders", ("id",), place, None, None, ("n",), "stream")
     assert "version    topic, partition, offset" in draw(stream, [])
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Node):
+    """The values of columns that a table's rows have, each once."""
+
+    table: Node
+    key: tuple[str, ...] = field()
+    emit: str = "on-change"
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.table,)
+
+
+@dataclass(frozen=True, slots=True)
+class Latest(Distinct):
+    """An operator that says all that there is to say of it."""
+
+    def manifest(self) -> tuple[str, dict[str, object]]:
+        return "latest", {"of": self.table.name, "by": list(self.key)}
+
+    def text(self) -> NodeText:
+        stages = {"values": StageText(["value"], "a-topic", "newest first", "newest")}
+        return NodeText("latest", [("by", "lsn")], stages, "newest", [("rows", self.table)])
+
+
+RECORDS = Source("orders", ("id",), ("lsn",), None, None, ("id", "shop"), "kafka", topic="orders")
+SHOPS = Source("shops", ("shop",), ("lsn",), None, None, ("shop",), "kafka", topic="shops")
+LARGE_RECORDS = View("large", RECORDS, (("filter", "n > 1"),))
+DISTINCT = Distinct("seen", LARGE_RECORDS, ("shop",))
+WITH_SHOPS = Join("joined", DISTINCT, SHOPS, "inner", "shop", None)
+VALUES = Running("seen", "values", "it", "seen")
+
+
+def text_of(node: Node, *running: Running) -> str:
+    """The lines of ``describe()`` from those of the operator on."""
+    text = draw(node, running)
+    return text[text.index(f"\n{node.text().kind} {node.name}") + 1 :]
+
+
+def test_a_checkpoint_is_bound_to_it() -> None:
+    assert manifest(DISTINCT)["distinct seen"] == {"of": ["large"]}
+    held = replace(DISTINCT, emit="periodic 5 s")
+    assert (periodic(DISTINCT), periodic(held)) == (False, True)
+    assert manifest(held)["distinct seen"] == {"of": ["large"], "periodic": True}
+    latest = manifest(Latest("seen", LARGE_RECORDS, ("shop",)))
+    assert latest["latest seen"] == {"of": "large", "by": ["shop"]}
+
+
+def test_it_is_described_by_the_stages_that_run() -> None:
+    held = replace(DISTINCT, emit="periodic 5 s", materialized="kept")
+    pace = Running("seen", "pace", "it", "seen")
+    assert text_of(DISTINCT).split("\n") == ["distinct seen  (on-change)", "  of           large"]
+    assert text_of(held, VALUES, pace).split("\n")[2:] == [
+        "  Sub-topology: 1  values        repartition by shop; store seen-values, materialized as kept",
+        "  Sub-topology: 2  pace          repartition by shop; store seen-pace",
+    ]
+
+
+def test_it_says_how_it_and_its_stages_are_to_be_read() -> None:
+    latest = Latest("seen", LARGE_RECORDS, ("shop",), materialized="kept")
+    assert text_of(latest, VALUES).split("\n") == [
+        "latest seen  (newest)",
+        "  rows         large",
+        "  by           lsn",
+        "  Sub-topology: 1  newest        repartition by value through topic a-topic; "
+        "store seen-values, newest first, materialized as kept",
+    ]
+
+
+def test_every_form_of_describe_has_it() -> None:
+    step = json.loads(draw(DISTINCT, [VALUES], "json"))[-1]
+    assert (step["kind"], step["reads"], step["subtopology"]) == ("distinct", [["of", "large"]], None)
+    assert [(stage["name"], stage["subtopologies"]) for stage in step["stages"]] == [("values", [1])]
+    mermaid = draw(DISTINCT, [VALUES], "mermaid").split("\n")
+    assert '  subgraph n2["distinct seen (on-change)"]' in mermaid
+    assert '    n2s0["Sub-topology: 1, values"] --- n2d0[("seen-values")]' in mermaid
+    assert "▸ Sub-topology: 1, values by shop" in draw(DISTINCT, [VALUES], "svg")
+
+
+def test_its_rows_have_lost_their_roots_unless_it_says_that_they_have_not() -> None:
+    assert [summed_up(node) for node in (LARGE_RECORDS, DISTINCT, WITH_SHOPS)] == [False, True, True]
+    assert origins(Merge("all", (RECORDS, LARGE_RECORDS), "on-change")) == (1, 1)
+    assert origins(Merge("all", (RECORDS, DISTINCT), "on-change")) == ()
+
+
+def test_the_optimizer_leaves_it_alone() -> None:
+    assert read_from(DISTINCT) is None
+    assert join_below(DISTINCT) is None
+    assert answers_keep_what_is_read(WITH_SHOPS, {}) == WITH_SHOPS
+    view = View("shown", DISTINCT, (("filter", "n > 1"),))
+    assert view_reads_answers(view, {}) == view

@@ -18,16 +18,10 @@ from fkjoin.plan.nodes import Aggregate, Children, Join, Source, View, fired
 from fkjoin.plan.optimizer import (
     aggregate_reads_answers,
     answers_keep_what_is_read,
-    filter_goes_below_join,
-    join_keeps_what_it_needs,
     join_reads_answers,
     joins_share_stages,
-    resolve_makes_rows,
-    stages_share_an_operator,
     view_reads_answers,
-    workers_evaluate_steps,
 )
-from fkjoin.plan.rules import RULES, SINKS_SHARE_A_QUERY
 from tests.support.drawn import drawn_whole
 
 ORDERS, CUSTOMERS, REGIONS = (
@@ -74,14 +68,14 @@ def changed(before: Node, after: Node) -> list[str]:
         (join_reads_answers, BOOK),
         (aggregate_reads_answers, TOTALS),
         (view_reads_answers, SEEN),
-        (join_keeps_what_it_needs, WITH_REGION),
+        (optimizer.join_keeps_what_it_needs, WITH_REGION),
         (answers_keep_what_is_read, ANSWERED),
         (answers_keep_what_is_read, replace(TOTALS, table=STAR)),
-        (resolve_makes_rows, WITH_REGION),
-        (resolve_makes_rows, view_reads_answers(SEEN, {})),
-        (workers_evaluate_steps, LARGE),
-        (filter_goes_below_join, view_reads_answers(SEEN, {})),
-        (stages_share_an_operator, JOINED),
+        (optimizer.resolve_makes_rows, WITH_REGION),
+        (optimizer.resolve_makes_rows, view_reads_answers(SEEN, {})),
+        (optimizer.workers_evaluate_steps, LARGE),
+        (optimizer.filter_goes_below_join, view_reads_answers(SEEN, {})),
+        (optimizer.stages_share_an_operator, JOINED),
     ],
 )
 def test_a_rule_fires_or_says_why_not(rule: Rule, before: Node) -> None:
@@ -95,10 +89,6 @@ def test_a_rule_fires_or_says_why_not(rule: Rule, before: Node) -> None:
     if rule not in (join_reads_answers, aggregate_reads_answers):  # of those: below
         why = [f"+ rule {name_of(rule)} did not fire: it cannot be done"]
         assert changed(before, rule(before, {}, "it cannot be done")) == why
-
-
-def test_there_is_a_function_for_each_rule_of_tables() -> None:
-    assert all(hasattr(optimizer, rule.replace("-", "_")) for rule in RULES if rule != SINKS_SHARE_A_QUERY)
 
 
 @pytest.mark.parametrize(("rule", "on"), FOR_JOINS)
@@ -131,43 +121,31 @@ def test_answers_are_read_as_rows_where_they_are_to_be_had(rule: Rule, on: Calla
         assert rule(on(below), {}).rules[-1].why_not == "star is one with the join before it"
 
 
-@pytest.mark.parametrize(("rule", "on"), FOR_JOINS[1:-1])
+@pytest.mark.parametrize(("rule", "on"), FOR_JOINS[1:])
 def test_answers_of_a_staged_join_are_taken_as_they_are_or_not_at_all(rule: Rule, on: Callable[[Node], Node]) -> None:
-    assert rule(on(STAGED), {}).rules[-1].fired
-    why = rule(on(STAGED), {}, "it is more than a field").rules[-1].why_not
-    assert why == "the join is staged, and it is more than a field"
     assert rule(on(replace(SEEN, table=STAGED)), {}).rules[-1].why_not == "the join is staged"
-
-
-def test_a_view_of_a_staged_join_is_resolved_twice() -> None:
-    assert view_reads_answers(replace(SEEN, table=STAGED), {}).rules[-1].why_not == "the join is staged"
+    if rule is not view_reads_answers:
+        assert rule(on(STAGED), {}).rules[-1].fired
+        why = rule(on(STAGED), {}, "it is more than a field").rules[-1].why_not
+        assert why == "the join is staged, and it is more than a field"
 
 
 @pytest.mark.parametrize(
     ("rule", "node"),
     [
         (join_reads_answers, STAR),
-        (join_keeps_what_it_needs, JOINED),
+        (optimizer.join_keeps_what_it_needs, JOINED),
         (answers_keep_what_is_read, WITH_REGION),
         (answers_keep_what_is_read, JOINED),
         (answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, materialized="kept"))),
         (answers_keep_what_is_read, replace(TOTALS, table=replace(STAR, emit="periodic"))),
         (answers_keep_what_is_read, replace(TOTALS, table=replace(SEEN, table=STAR))),
         (answers_keep_what_is_read, join_reads_answers(replace(WITH_REGION, left=STAGED), {})),
-        (resolve_makes_rows, JOINED),
-        (resolve_makes_rows, SEEN),
-        (resolve_makes_rows, replace(STAR, joiner="left.n")),
+        (optimizer.resolve_makes_rows, JOINED),
+        (optimizer.resolve_makes_rows, SEEN),
+        (optimizer.resolve_makes_rows, replace(STAR, joiner="left.n")),
     ],
 )
 def test_a_rule_leaves_alone_what_it_is_not_for(rule: Rule, node: Node) -> None:
     assert rule(node, {}) is node
     assert rule(node, {name_of(rule): "nobody wants it"}) is node
-
-
-def test_verdicts_stand_in_the_order_of_the_rules() -> None:
-    node = resolve_makes_rows(join_reads_answers(join_keeps_what_it_needs(WITH_REGION, {}), {}), {})
-    assert [verdict.rule for verdict in node.rules] == [
-        "join-reads-answers",
-        "join-keeps-what-it-needs",
-        "resolve-makes-rows",
-    ]

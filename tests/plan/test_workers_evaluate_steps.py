@@ -1,27 +1,19 @@
-"""``workers-evaluate-steps``: rows of files after steps, by workers and by Spark; of topics: the last test, and integration."""
+"""``workers-evaluate-steps``: rows of files after steps, by workers and by Spark.
+
+Of topics: integration/test_aggregates.py and integration/test_broker.py.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
-from fkjoin import aggregates as agg
-from fkjoin.codec.expressions import Part
-from fkjoin.codec.messages import CHANGE, column, unpack
-from fkjoin.codec.rows import RowCodec
-from fkjoin.codec.vectors import Columns, Where
-from fkjoin.kafka.formats import Json, reader
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import EXCLUDED
-from fkjoin.spark.packing import PackChanges
-from fkjoin.spark.stepped import Stepped
-from fkjoin.spark.topic_records import ReadBytes, TopicRecords
-from tests.support.bound import vector, vectors
 from tests.support.orders import CUSTOMER, ORDER, History, tables
 from tests.support.queries import run, table_of, values
 
@@ -80,48 +72,8 @@ def test_rows_after_steps_are_those_of_python(spark: SparkSession, tmp_path: Pat
     assert len({row[-1] for row in wanted(history).values()}) == 3
 
 
-def test_why_it_does_not_fire(spark: SparkSession, tmp_path: Path) -> None:
-    orders, customers = tables(spark, tmp_path)
-    left = f"{WORKERS_EVALUATE_STEPS} did not fire: "
-    assert f"{left}filter upper(order_id) = 'O1' is left to Spark\n" in orders.filter("upper(order_id) = 'O1'").describe()
-    odd = orders.map_values("sqrt(amount) as root", name="odd")
-    assert f"{left}map_values sqrt(amount) as root is left to Spark\n" in odd.filter("root > 1").describe(), "so are its rows"
-    joined = fk_join(orders, customers, "customer_id", name="joined")
-    assert WORKERS_EVALUATE_STEPS not in joined.filter("left.items > 1").describe(), "a join's rows are not in files"
-    summed = orders.group_by("items").agg(n=agg.count())
-    assert summed.filter("true").describe().count(WORKERS_EVALUATE_STEPS) == 1, "what is in a store is not in files, either"
-
-
-def test_records_of_topics_take_steps_as_well(spark: SparkSession) -> None:
-    """A tombstone, a record that cannot be used and one that is left out among them."""
-    read_value = reader(Json("fk string, n bigint"))
-    assert read_value is not None
-    records = TopicRecords("topic", ReadBytes("key", text=True), read_value, b"12345678", fail=False)
-    rows = spark.createDataFrame([], "fk string, n bigint, key string")
-    condition, columns = (
-        vector(rows["n"] > 1, rows, rows.columns),
-        vectors({"by": rows["fk"], "it": rows["key"]}, rows, rows.columns),
-    )
-    assert condition is not None
-    assert columns is not None
-    key = pa.schema([("key", pa.string())])
-    steps = Stepped(records).then((Where(condition),)).then((columns,))
-    by = Columns((("k0", Part("AttributeReference", pa.string(), argument="by")),))
-    values = [b'{"fk": "a", "n": 2}', b'{"fk": "b", "n": 1}', None, b"[", b'{"fk": "c"}', b'{"n": 5}']
-    batch: Any = pa.record_batch(
-        {
-            "partition": pa.array([0] * len(values), pa.int32()),
-            "offset": pa.array(range(len(values)), pa.int64()),
-            "timestamp": pa.array([0] * len(values), pa.timestamp("us", "UTC")),
-            "key": pa.array([f"k{place}".encode() for place in range(len(values))], pa.binary()),
-            "value": pa.array(values, pa.binary()),
-        }
-    )
-    pack = PackChanges(key, pa.schema([("k0", pa.string())]), columns.schema, 1)
-    made = [payload for one in steps.packing(pack, by)(iter([batch])) for payload in one.column("payload").to_pylist()]
-    (changes,) = [unpack(payload) for payload in made if payload]
-    assert changes.schema.equals(CHANGE)
-    found = RowCodec(columns.schema).decode(column(changes, "value"))
-    assert [column.to_pylist() for column in found] == [["a", None, None, None, None], ["k0", None, None, None, "k5"]]
-    assert column(changes, "value").is_valid().to_pylist() == [True, False, False, False, True]
-    assert column(changes, "foreign_key").is_valid().to_pylist()[0::4] == [True, False], "the last one has no customer"
+def test_it_does_not_fire_after_a_step_of_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    orders, _ = tables(spark, tmp_path)
+    roots = orders.map_values("sqrt(amount) as root", name="roots").filter("root > 1")
+    why = "did not fire: map_values sqrt(amount) as root is left to Spark\n"
+    assert f"{WORKERS_EVALUATE_STEPS} {why}" in roots.describe()

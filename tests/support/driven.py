@@ -22,7 +22,7 @@ def feed_lines(driver: Any, name: str, lines: Iterable[dict[str, Any]], times: i
     source = driver.input(name)
     key = source._input.planned.key_type.names
     for line in lines:
-        row = {column: value for column, value in line.items() if column not in ("lsn", "op")}
+        row = {column: value for column, value in line.items() if column not in ("lsn", "seq", "op")}
         named = row[key[0]] if len(key) == 1 else tuple(row[column] for column in key)
         about = {"version": line["lsn"], "timestamp": times and times * line["lsn"]}
         if line.get("op") == "d":
