@@ -120,9 +120,10 @@ def test_a_second_query_of_a_name_and_a_checkpoint_without_a_name_are_refused(or
     assert second.isActive
     assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text(), "the claim is the second one's"
     second.stop()
-    orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck").stop()
     ended()
     assert (tmp_path / "ck" / f"{CLAIM_FILE}.1").read_text() == ""
+    orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck").stop()
+    ended()
     for call in (orders.to_parquet, lambda path, **more: orders.to(Parquet(path), **more)):
         with pytest.raises(TopologyError, match="^checkpoint: '' is not a folder of a query's own; give one"):
             call(tmp_path / "other", checkpoint="")
