@@ -251,7 +251,7 @@ def _more_than(column: str, of: int) -> Having:
 @given(changes=CHANGES, cut=st.integers(1, 30), of=st.integers(0, 2), every=st.booleans())
 @settings(max_examples=examples(60), deadline=None)
 def test_having_is_a_filter_of_the_recomputation(changes: list[Change], cut: int, of: int, every: bool) -> None:
-    """What a group has while it does not satisfy the condition is not lost; of one without rows nothing is left."""
+    """A group keeps its contents while it does not satisfy the condition; one without rows leaves nothing."""
     grouping = Grouping(VALUE, every=every)
     grouping.fold = Fold(VALUE, COLLECTED, having=_more_than("ns", of))
     for at in range(0, len(changes), cut):

@@ -197,7 +197,7 @@ class _Line:
         self._place = {node: at for at, node in enumerate(case.nodes)}
         self.walk = Walk(system.known.bits(case.sources), at_once, (0,) * len(case.nodes))
         self.steps = defaultdict[Any, dict[int, Any]](dict)
-        """What nodes hold after a batch, by what they hold before it, and the batch."""
+        """Contents of the nodes after a batch, by those before it, and the batch."""
 
     def new_steps(self) -> list[tuple[Any, int]]:
         """The steps from here that are not known."""

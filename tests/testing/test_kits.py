@@ -325,7 +325,7 @@ def both(key: str, row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def first_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each zoo, what the row with the least key makes."""
+    """The rows by zoo, each made of the row with the least key."""
     first: dict[str, Any] = {}
     for row in reversed(rows):
         first |= {one["zoo"]: one for one in both("", row) if one["zoo"] is not None}
