@@ -21,7 +21,7 @@ from kubeflow_spark_api.models import SparkV1beta2SparkApplication
 
 from fkjoin.jobs.job_file import read_job
 from integration.machine import JsonAnswers, answering
-from tests.support.job_files import GOOD, write_rows
+from tests.support.job_files import PLAIN, write_rows
 
 from .conftest import DOCKER, prepared
 
@@ -154,7 +154,7 @@ def job(tmp_path: Path) -> Path:
 
 def job_text(left_out: tuple[str, ...] = ()) -> str:
     """The job, which reads ``/job``, writes ``/data`` and prints its log, without some settings."""
-    text = GOOD.replace('trigger = "available-now"\nlog = "{folder}/job.log"', 'log = "-"')
+    text = PLAIN.replace('trigger = "available-now"\nlog = "{folder}/job.log"', 'log = "-"')
     for table in ("orders", "customers"):
         text = text.replace(f"{{folder}}/{table}", f"/job/{table}")
     lines = text.replace("{folder}", "/data").splitlines()

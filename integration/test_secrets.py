@@ -19,12 +19,12 @@ from fkjoin.kafka import Json, admin, new_topics, writing
 from fkjoin.sinks import Delta, Iceberg, Kafka
 from integration.postgres import select
 from tests.support.addresses import CANARY
-from tests.support.job_files import GOOD, job, write_rows
+from tests.support.job_files import PLAIN, job, write_rows
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
 JOB = (
-    GOOD.partition("[joins.joined]")[0]
+    PLAIN.partition("[joins.joined]")[0]
     + """
 [aggregates.counted]
 of = "orders"

@@ -41,5 +41,4 @@ def _problem(node: ast.AST) -> str | None:
 
 
 def test_modules_say_one_step_at_a_time() -> None:
-    assert len(MODULES) > 300
     assert [problem for path in MODULES.values() for problem in offences(path)] == []

@@ -17,7 +17,7 @@ from fkjoin.jobs.follower import Follower
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.job_sinks import PlannedQuery
-from fkjoin.jobs.runner import Stop, _run
+from fkjoin.jobs.runner import Stop, _run, _tables
 from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.shown import panel
 from fkjoin.metrics import Metrics
@@ -239,6 +239,13 @@ def test_a_log_on_a_full_disk_is_named(followed: Followed, tmp_path: Path) -> No
     with (tmp_path / "another").open("w") as another:
         followed.follower._write(another, "{}")
     assert (tmp_path / "another").read_text() == "{}\n"
+
+
+def test_brokers_are_asked_for_topics_alone() -> None:
+    with_brokers = SPEC.model_dump(by_alias=True) | {"kafka": {"bootstrap_servers": "localhost:1"}}
+    assert _tables(JobSection.model_validate(with_brokers)) == "tables orders, customers"
+    letters = JobSection.model_validate(with_brokers | {"dead_letters": {"topic": "dead"}})
+    assert _tables(letters) == "tables orders, customers, and asking the brokers at localhost:1"
 
 
 class Running:

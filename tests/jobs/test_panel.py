@@ -160,6 +160,10 @@ def test_the_first_line_says_how_the_job_is() -> None:
         assert ("no errors, no dead letters since the start" in others) == (mode is not Mode.FAILED)
 
 
+def test_the_topology_is_cut_to_one_line() -> None:
+    assert shown(JOB, 50).splitlines()[1] == "orders, customers → joined → regions → changes, r…"
+
+
 def test_an_arrow_leads_from_an_operator_to_one_that_reads_it() -> None:
     sources, sinks = ["orders", "customers"], ["changes", "regions"]
     joined = "joined", ["orders", "customers"]

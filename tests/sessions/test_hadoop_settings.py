@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import SparkSession
 
 import fkjoin
@@ -105,3 +106,21 @@ def test_a_session_of_a_cluster_is_not_taken_for_a_local_one(spark: SparkSession
     assert fkjoin.session() is spark
     assert spark.conf.get(MANAGER, None) is None
     assert spark.conf.get("spark.master") == before
+
+
+def test_a_thousand_settings_take_no_thousand_calls(
+    spark: SparkSession, settings: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``prepare`` is called for each table."""
+    assert settings.size() > 500
+    jvm: Any = spark._jvm
+    calls, send = [], jvm._gateway_client.send_command
+
+    def counted(command: str, *arguments: Any, **named: Any) -> Any:
+        if not command.startswith(MEMORY_COMMAND_NAME):  # Python lets go of Java's objects at any time
+            calls.append(command)
+        return send(command, *arguments, **named)
+
+    monkeypatch.setattr(jvm._gateway_client, "send_command", counted)
+    forget_sources(context)
+    assert 0 < len(calls) < 50
