@@ -193,7 +193,8 @@ def documented(way: str, broker: SecuredBroker) -> dict[str, str]:
 def job_of(name: str, way: str, broker: SecuredBroker, folder: Path) -> Path:
     """The file of a job that logs in that way, with stages, two sinks in one query and dead letters."""
     job = job_file(name, folder, broker, {"read": "n int, k string"}, section(way, broker) + COUNTS)
-    job.write_text(job.read_text().replace(broker.bootstrap, broker.places[WAYS[way]]))
+    text = job.read_text().replace(broker.bootstrap, broker.places[WAYS[way]])
+    job.write_text(f'trigger = "available-now"\n{text}')
     return job
 
 
