@@ -78,7 +78,7 @@ def tab(browser: str) -> Iterator[Tab]:
 
 def test_a_running_job_can_be_watched(address: str, tab: Tab) -> None:
     tab.open(address)
-    tab.wait_for("hot", "Hot keys")
+    tab.wait_for("hot", "Ada")
     assert tab.evaluate("document.title").startswith("orders · ")
     tab.wait_for("state", "Idle")
     text = tab.evaluate("document.body.innerText")

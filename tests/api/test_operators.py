@@ -24,7 +24,7 @@ from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.events import Enriched
 from fkjoin.sinks import Parquet
-from fkjoin.testing import CRASH, Driver
+from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from fkjoin.testing.driver import TableChange
 from tests.support.driven import feed, feed_lines
 from tests.support.golden_operators import KINDS, PARTS, QUERIES, Tables, final, log
@@ -35,7 +35,7 @@ from tests.support.sessions import small
 @pytest.mark.parametrize("name", ["groups", "chain", "star", "tags", "pairs"])
 @pytest.mark.usefixtures("small_tables")
 def test_its_rows_are_recomputed(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Moves, nulls and deletes; each batch is begun again after a crash."""
+    """Moves, nulls and deletes; batches are begun again after a crash, come twice, and in another order."""
     for kind in KINDS:
         (tmp_path / kind).mkdir()
     build, expected = QUERIES[name]
@@ -45,7 +45,7 @@ def test_its_rows_are_recomputed(spark: SparkSession, tmp_path: Path, name: str)
         for source, row in changes[part * size : (part + 1) * size]:
             if source in driver.inputs:
                 feed_lines(driver, source, [{**row, "lsn": row["seq"]}])
-        driver.run(CRASH)
+        driver.run((CRASH, DUPLICATE, REORDER)[part % 3])
         assert driver.table == expected(final(part + 1))
 
 

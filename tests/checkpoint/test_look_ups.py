@@ -19,6 +19,7 @@ from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.saved_files import _CONFIGURED as CONFIGURED
 from fkjoin.checkpoint.saved_files import SavedFiles
 from fkjoin.checkpoint.stores import with_stores
+from fkjoin.checkpoint.upkeep import verify
 from fkjoin.cli import state as state_cli
 from fkjoin.state.segments import Meta
 from tests.support import golden_operators
@@ -170,6 +171,7 @@ KINDS = [
     *(("groups", operator, FIRST) for operator in ("sums", "book")),
     ("star", "star", FIRST),
     ("tags", "tags", "p1"),
+    ("tags", "tags", FIRST),
     ("pairs", "pairs", FIRST),
     ("seen", "seen", "c1"),
     ("closed", "minutes", FIRST),
@@ -179,7 +181,10 @@ KINDS = [
 def test_each_kind_of_operator_tells_what_it_knows_of_a_key(command: Callable[..., Any], folder: Path) -> None:
     for query, operator, key in KINDS:
         lines = command("get", key, folder / "checkpoint" / query, "--operator", operator).stdout.splitlines()
-        assert {json.loads(line)["store"].rpartition("-")[0] for line in lines} == {operator}
+        entries = list(map(json.loads, lines))
+        assert {entry["store"].rpartition("-")[0] for entry in entries} == {operator}
+        if (operator, key) == ("tags", FIRST):
+            assert "outputs" in {entry["kind"] for entry in entries}
 
 
 @pytest.mark.nightly
@@ -189,6 +194,7 @@ def test_files_have_what_spark_reads(spark: SparkSession, folder: Path, query: s
     if SPARK_4_0:
         pytest.skip("Spark's source of state does not read such checkpoints")
     checkpoint = folder / "checkpoint" / query
+    assert verify(spark, checkpoint) == []
     stores = with_stores(SavedFiles.without_spark(checkpoint), None, list)
     facts = attrgetter("name", "identity_data")
     assert list(map(facts, stores)) == list(map(facts, saved_stores(spark, checkpoint)))

@@ -106,9 +106,9 @@ CHANGES: dict[str, Change] = {
         lambda given: given.append("amount"),
     ),
     "aggregate": (
-        lambda of, given: of.orders.group_by("customer_id").aggregate(given, added, added, returns="array<string>"),
-        lambda: ["none"],
-        lambda given: given.append("one"),
+        lambda of, given: of.orders.group_by("customer_id").aggregate(given, added, added, returns="array<array<string>>"),
+        lambda: [["none"]],
+        lambda given: given[0].append("one"),
     ),
     "aggregate of an array": (
         lambda of, given: of.orders.group_by("customer_id").aggregate(given, added, added, returns="array<double>"),

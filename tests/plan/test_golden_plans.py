@@ -47,7 +47,7 @@ def with_new_facts(names: Iterable[str]) -> Iterator[str]:
         known |= facts(name)
 
 
-SAMPLE = {*FIRST_WITHOUT.values(), *with_new_facts(TOPOLOGIES)}
+SAMPLE = {*FIRST_WITHOUT.values(), *with_new_facts(TOPOLOGIES), "aggregate_of_members"}
 SAMPLE |= {name for name in TOPOLOGIES if name.startswith(("source_", "job_"))}
 NO_RULES = sampled(tuple(TOPOLOGIES), ("chain", "star"))
 """Topologies whose plans without any rule are tried, too."""

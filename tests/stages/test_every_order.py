@@ -7,6 +7,7 @@ is walked, and why that is all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -39,7 +40,7 @@ from fkjoin.stages import (
 from fkjoin.stages import subscription as answers_of
 from fkjoin.state import MemoryStore
 from tests.support import flat_maps, grouping, multi_join, oracle, pairing
-from tests.support.exploring import History, Node, System
+from tests.support.exploring import History, Node, System, WrongEndError
 from tests.support.machines import END, Tables, messages_of
 from tests.support.sampling import sampled
 
@@ -412,3 +413,34 @@ def test_in_one_query_an_aggregate_is_a_recomputation_after_every_batch(first: i
 def test_a_flat_map_is_a_recomputation_after_every_batch(first: int, second: int, at_once: int) -> None:
     """Two rows, each with or without an output under each of two keys, so that both make one, hide it, and take it back."""
     assert flat_map(at_once=at_once).lockstep(flat_map_cases(first, second)) > ENDS
+
+
+def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, **only: bool) -> None:
+    """Make a stage take stale messages as new, where it compares them with the arguments ``only``."""
+    module: Any = import_module(f"fkjoin.stages.{name}")
+    newest_only = module.newest_only
+
+    def all_of_them(*columns: Any, **how: Any) -> Any:
+        if only.items() <= how.items():
+            how["in_order"] = True
+        return newest_only(*columns, **how)
+
+    monkeypatch.setattr(module, "newest_only", all_of_them)
+
+
+def test_a_broken_rule_is_found_and_the_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    taking_all("resolve", monkeypatch)
+    with pytest.raises(WrongEndError) as found:
+        join("left").check(join_cases(2, 1, "left"))
+    *_, last = told = str(found.value).strip().splitlines()
+    assert "('x', None), and the final tables to ('x', 'p')" in last
+    assert len(told) < 15
+
+
+def test_what_a_broken_rule_does_in_one_query_is_found_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    taking_all("sides", monkeypatch, as_read=True)
+    with pytest.raises(WrongEndError) as found:
+        join("left", in_order=True).lockstep(join_cases(1, 2, "left"))
+    *batches, end = str(found.value).strip().splitlines()
+    assert len(batches) == 3
+    assert "('x', 'p'), and the final tables to ('x', 'q')" in end

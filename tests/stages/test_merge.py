@@ -118,6 +118,14 @@ def test_every_update_is_sent_if_wanted() -> None:
     assert made.column("value").to_pylist() == [b"eu"]
 
 
+def test_what_is_not_sent_is_counted() -> None:
+    merging = Merging()
+    merging.batch([(0, "k", 1, b"eu")])
+    merging.batch([(1, "k", 1, b"us"), (0, "j", 1, None)])
+    names = ("out", "idempotent-update-skip", "tombstones-suppressed")
+    assert [merging.count[name] for name in names] == [1, 1, 1]
+
+
 def regional(spark: SparkSession, folder: Path, name: str, key: str = "id") -> Table:
     schema = "id string, customer string, items bigint, lsn bigint, op string"
     (folder / name).mkdir(exist_ok=True)

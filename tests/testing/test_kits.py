@@ -202,7 +202,7 @@ def test_a_value_of_another_type_than_its_column_is_refused_by_name() -> None:
 
 
 HOWS: list[tuple[Callable[[Any], Any], dict[str, str | None]]] = [
-    (lambda how: KeyJoinTest(how=how), {"full": "outer", "left_outer": "left", "semi": None}),
+    (lambda how: KeyJoinTest(how=how), {"LEFT": "left", "full_outer": "outer", "full": "outer", "semi": None}),
     (lambda how: JoinTest("fk", how=how), {"leftouter": "left", "right": None, "cross": None}),
     (lambda how: EnrichTest("fk", how=how), {"left_outer": "left", "outer": None, "right": None}),
 ]
