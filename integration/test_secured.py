@@ -192,9 +192,9 @@ def documented(way: str, broker: SecuredBroker) -> dict[str, str]:
 
 def job_of(name: str, way: str, broker: SecuredBroker, folder: Path) -> Path:
     """The file of a job that logs in that way, with stages, two sinks in one query and dead letters."""
-    job = job_file(name, folder, broker, {"read": "n int, k string"}, section(way, broker) + COUNTS)
-    text = job.read_text().replace(broker.bootstrap, broker.places[WAYS[way]])
-    job.write_text(f'trigger = "available-now"\n{text}')
+    more = f'trigger = "available-now"\n{section(way, broker)}{COUNTS}'
+    job = job_file(name, folder, broker, {"read": "n int, k string"}, more)
+    job.write_text(job.read_text().replace(broker.bootstrap, broker.places[WAYS[way]]))
     return job
 
 

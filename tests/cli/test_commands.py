@@ -111,7 +111,7 @@ OLD, NEW = (f"spark-sql-kafka-0-10_2.13-{release}.jar" for release in ("4.0.0", 
         (NEW, True, True, NEW),
     ],
 )
-def test_a_connector_is_missed_by_whoever_asks_for_brokers(
+def test_a_connector_is_needed_if_brokers_are_named(
     monkeypatch: pytest.MonkeyPatch, jar: str | None, wanted: bool, fine: bool, state: str
 ) -> None:
     session: Any = SimpleNamespace(version="4.3.0")

@@ -31,11 +31,13 @@ EVERY_CHOICE = sampled(tuple(TOPOLOGIES), tuple(FIRST_WITHOUT.values()))
 
 
 def facts(name: str) -> set[tuple[str, ...]]:
-    """The kinds of a plan's steps and sources, its stages, and the verdicts of rules."""
-    described = (GOLDEN / f"{name}.txt").read_text().partition("\n  manifest")[0]
+    """The kinds of a plan's steps and sources, its stages, verdicts of rules, and names of what checkpoints are bound to."""
+    text = (GOLDEN / f"{name}.txt").read_text()
+    described = text.partition("\n  manifest")[0]
     patterns = [r"^    (\w+) \S+  ", r"from +(\w+) ", r"Sub-topology: \d+ +(\w+)"]
     patterns.append(r": ([\w-]+) (fired|did not.*)$")
-    return set().union(*(re.findall(pattern, described, re.MULTILINE) for pattern in patterns))
+    bound = re.findall(r"^ {8}(\w+) = ", text, re.MULTILINE)
+    return set(bound).union(*(re.findall(pattern, described, re.MULTILINE) for pattern in patterns))
 
 
 def with_new_facts(names: Iterable[str]) -> Iterator[str]:
@@ -47,7 +49,7 @@ def with_new_facts(names: Iterable[str]) -> Iterator[str]:
         known |= facts(name)
 
 
-SAMPLE = {*FIRST_WITHOUT.values(), *with_new_facts(TOPOLOGIES), "aggregate_of_members"}
+SAMPLE = {*FIRST_WITHOUT.values(), *with_new_facts(TOPOLOGIES)}
 SAMPLE |= {name for name in TOPOLOGIES if name.startswith(("source_", "job_"))}
 NO_RULES = sampled(tuple(TOPOLOGIES), ("chain", "star"))
 """Topologies whose plans without any rule are tried, too."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from xml.etree import ElementTree
 
 import pytest
@@ -20,6 +20,7 @@ from fkjoin.plan.describe.steps import SinkStep, job_steps
 from fkjoin.plan.nodes import Aggregate, Children, Join, Merge, Source, View, join_below, origins, read_from, summed_up
 from fkjoin.plan.optimizer import answers_keep_what_is_read, view_reads_answers
 from fkjoin.plan.physical import Running
+from tests.support.distinct.operator import Distinct
 from tests.support.drawn import drawn_whole, whole
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")
@@ -153,19 +154,6 @@ def test_a_topic_is_ordered_by_the_numbers_that_its_versions_have() -> None:
     assert manifest(plain)["table orders"]["version"] == [*place]
     stream = Source("orders", ("id",), place, None, None, ("n",), "stream")
     assert "version    topic, partition, offset" in draw(stream, [])
-
-
-@dataclass(frozen=True, slots=True)
-class Distinct(Node):
-    """The values of columns that a table's rows have, each once."""
-
-    table: Node
-    key: tuple[str, ...] = field()
-    emit: str = "on-change"
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.table,)
 
 
 @dataclass(frozen=True, slots=True)
