@@ -75,6 +75,8 @@ def rows_of(rest: RestCatalog, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.nightly
 class TestIcebergByRest(SinkContract):
+    every = 50  # Each step adds a snapshot to the one table that a test reads, so all of them take hours.
+
     @pytest.fixture(autouse=True)
     def place(self, rest: RestCatalog, request: pytest.FixtureRequest) -> None:
         self.rest, self.namespace = rest, request.node.name

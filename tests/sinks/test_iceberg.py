@@ -37,7 +37,7 @@ SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 
 @pytest.mark.faults
 class TestIceberg(SinkContract):
-    every = 1 if EVERY else 50
+    every = 7 if EVERY else 50
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:
