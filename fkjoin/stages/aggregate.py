@@ -9,8 +9,9 @@ and starts again when there are rows.
 
 Store: ``{'d'}{group's key}`` → a counter as version, the greatest timestamp, and
 ``{uint32 little-endian: length of the result}{result}{state of the fold}``; beside it entries of
-the fold's own, and of ``guard``.  Where the fold has collected columns, in the place of the result
-are its 128-bit hash and the result without them.
+the fold's own, and of ``guard``, ``{'s'}{CombinedKey of group and row}`` → the version of the last
+change taken, and the contribution; gone ones are remembered for the retention time.  Where the fold
+has collected columns, in the place of the result are its 128-bit hash and the result without them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import records, tags
+from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import (
     Bools,
     Bytes,
@@ -37,15 +38,14 @@ from fkjoin.codec.arrays import (
     unpaired,
     valid,
 )
-from fkjoin.codec.messages import RESULT, column
+from fkjoin.codec.messages import GROUPED, RESULT, column, table
 from fkjoin.codec.records import Records
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
-from fkjoin.stages.guard import guard
-from fkjoin.stages.ordering import by_code_and_version
+from fkjoin.stages.ordering import by_code_and_version, looked_up, newest_only
 from fkjoin.stages.retention import GONE, later, sweep
 from fkjoin.state import Store
 
@@ -83,10 +83,8 @@ def aggregate(
     held, ts, results = groups.held, groups.ts, groups.results
     unchanged = equal(groups.compared, groups.compared_before) & (ts == held.ts)
     emission = EmitDecision.of(groups.had, valid(results), unchanged, every=every).counted(count)
-    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
-    changes = emission.results(
-        groups.keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit]
-    )
+    version = emission.own_versions(held, source, now_ms)
+    changes = emission.results(groups.keys, results, version, ts)
 
     body, gone = masked(groups.body, groups.alive), ~groups.alive
     of_groups = entries(
@@ -94,6 +92,30 @@ def aggregate(
     )
     store.write(*entry_batch([of_groups, *groups.entries, *of_guard]))
     return changes
+
+
+def guard(
+    grouped: pa.Table, store: Store, count: Counters, due_ms: int
+) -> tuple[pa.Table, tuple[Bytes, Bytes]]:
+    """The changes newer than what is remembered, with what they replace; and the entries to write.
+
+    *Law*: between regroup and here messages may come twice, delayed or in any order; at the end
+    each group has what its rows contribute (the versions decide, as in the subscription stage).
+    What is remembered is what is taken back, whatever a message says of it.  Tombstone markers end
+    at ``due_ms``.
+    """
+    combined = combined_key.encode(column(grouped, "key"), column(grouped, "row"))
+    code, names = codes(prefixed(tags.SUBSCRIBER, combined))
+    held = records.decode(store.get_many(names))
+    order, code, version = newest_only(code, column(grouped, "version"), held, count).last()
+    before = masked(held.body, held.exists & (held.flags & GONE == 0))
+    old, new = take(before, code), take(column(grouped, "new"), order)
+    key, row, ts = (take(column(grouped, name), order) for name in ("key", "row", "ts"))
+    gone = ~valid(new)
+    counts = pa.array(valid(old) | ~gone)
+    changes = table(GROUPED, key, row, version, old, new, ts).filter(counts)
+    names = take(names, code)
+    return changes, entries(names, False, ts.to_numpy(), version, new, gone=gone, due_ms=due_ms)
 
 
 class Touched(NamedTuple):
@@ -129,9 +151,7 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
 
     The caller writes the fold's entries.
     """
-    code, keys = codes(column(grouped, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(grouped, store)
     had, known = held.flags & HAS_RESULT > 0, held.flags & GONE == 0
     before, states = unpaired(masked(held.body, known))
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,6 @@ from fkjoin.codec.arrays import (
     Bytes,
     Ints,
     chosen,
-    codes,
     constant,
     equal,
     last_of_run,
@@ -39,20 +38,12 @@ from fkjoin.codec.arrays import (
     untagged,
     valid,
 )
-from fkjoin.codec.messages import column
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import GONE, sweep
-from fkjoin.stages.sides import (
-    Rights,
-    Subscribes,
-    read_rights,
-    read_subscribes,
-    subscribed_rights,
-    write_sides,
-)
+from fkjoin.stages.sides import Rights, Subscribes, read_sides, subscribed_rights, write_sides
 from fkjoin.state import Page, Reads, Store, byte_order, prefix_range
 
 AT_A_TIME = 262_144
@@ -111,12 +102,8 @@ def children(
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
-    code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
-    split = len(subscriptions)
-    right = read_rights(
-        rights, code[split:], keys, store=store, count=count, parts=1, in_order=rights_in_order
-    )
-    left = read_subscribes(subscriptions, code[:split], store, count, in_order)
+    how: Any = {"parts": 1, "in_order": in_order, "rights_in_order": rights_in_order}
+    keys, right, left = read_sides(subscriptions, rights, store, count, every=True, **how)
     touched = np.unique(np.concatenate([left.code, right.changed]))
     last_right = _last_rights(right)
     names = prefixed(tags.ROW, keys)
@@ -134,19 +121,18 @@ def children(
         emission = EmitDecision.of(had, valid(digest), unchanged, every=every).counted(count)
         version = emission.own_versions(known, source, now_ms)
 
-        emitted = np.flatnonzero(emission.emit)
-        group, version, has = groups[emitted], take(version, emitted), emission.has[emitted]
         written = entries(
-            take(names, group),
-            has,
-            ts[group],
+            take(names, groups),
+            emission.has,
+            ts[groups],
             version,
-            take(digest, emitted),
-            gone=~has,
+            digest,
+            gone=~emission.has,
             due_ms=now_ms + retention_ms,
+            among=emission.emit,
         )
         batches.append(written)
-        yield emission.results(take(keys, group), take(results, emitted), version, ts[group])
+        yield emission.results(take(keys, groups), results, version, ts[groups])
     write_sides(
         store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order
     )

@@ -172,11 +172,8 @@ def _closed(
         folded = fold.apply(states, keys, steps, old=nothing, new=nothing, store=store)
         has = valid(folded.results)
         emission = EmitDecision(np.zeros(len(has), bool), has, has)
-        emit = pa.array(has)
         count[counters.OUT] += int(has.sum())
-        results = emission.results(
-            keys.filter(emit), folded.results.filter(emit), held.version.filter(emit), held.ts[has]
-        )
+        results = emission.results(keys, folded.results, held.version, held.ts)
         gone = stack(page.keys, names, *entries_of(fold.columns, keys, store))
         store.write(gone, constant(None, len(gone)))
         yield results

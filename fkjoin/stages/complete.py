@@ -29,6 +29,7 @@ from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.ordering import Newest
 from fkjoin.stages.retention import GONE
 from fkjoin.state import Store
 
@@ -37,17 +38,6 @@ UNAVAILABLE = "__fkjoin_unavailable"
 
 _MISSING = b""
 _NO_DELETION = b""
-
-
-class Newer(NamedTuple):
-    """The messages that are newer than what is held, sorted by code and version.
-
-    Their positions, codes and versions.
-    """
-
-    order: Ints
-    code: Ints
-    version: Bytes
 
 
 class Completed(NamedTuple):
@@ -70,7 +60,7 @@ class _KeyRow:
     as_of: tuple[bytes, ...]
     """The version of the change that each column's value is of."""
     places: tuple[int, ...]
-    """The position of each column's value in the batch's columns (``_CompletedBatch.columns``)."""
+    """The position of each column's value in the batch's columns (``CompletedBatch.columns``)."""
 
     @property
     def missing(self) -> bool:
@@ -121,32 +111,12 @@ class Complete:
     def whole(self) -> pa.Schema:
         return pa.schema([field for field in self.schema if field.name != UNAVAILABLE])
 
-    def __call__(
-        self,
-        joined: pa.Table,
-        code: Ints,
-        newer: Newer,
-        *,
-        keys: Bytes,
-        held: Records,
-        rows: Bytes,
-        store: Store,
-        count: Counters,
-    ) -> Completed:
-        """Make rows whole.
 
-        ``joined``: all messages, of which ``code`` has the keys' numbers; ``held``, ``rows``: the
-        keys' records, and the rows that were shown.  What no value comes for yet becomes a change
-        to no row, and is counted.
-        """
-        batch = _CompletedBatch(
-            self, joined, code, newer, keys=keys, held=held, rows=rows, store=store
-        )
-        return batch.completed(count)
-
-
-class _CompletedBatch:
+class CompletedBatch:
     """A batch of changes, and what is kept of their keys.
+
+    ``joined``: all messages, of which ``code`` has the keys' numbers; ``held``, ``rows``: the
+    keys' records, and the rows that were shown.
 
     Rows are not made of values, but of their positions in ``columns``: there each column has the
     values of all messages, and behind them the values of each key's row before the batch.  So only
@@ -162,7 +132,7 @@ class _CompletedBatch:
         complete: Complete,
         joined: pa.Table,
         code: Ints,
-        newer: Newer,
+        newer: Newest,
         *,
         keys: Bytes,
         held: Records,
@@ -193,7 +163,10 @@ class _CompletedBatch:
         self.concerned: Bools = self.borrowed.exists | np.isin(np.arange(len(keys)), code[lacks])
 
     def completed(self, count: Counters) -> Completed:
-        """Return the batch's changes with whole rows; rows that wait are counted."""
+        """Make rows whole.
+
+        What no value comes for yet becomes a change to no row, and is counted.
+        """
         order, code, version = self.newer
         simple = np.flatnonzero(~self.concerned[code])
         simple_order = order[simple]

@@ -27,7 +27,6 @@ from fkjoin.codec.arrays import (
     chosen,
     codes,
     constant,
-    last_of_run,
     masked,
     prefixed,
     replaced,
@@ -39,9 +38,10 @@ from fkjoin.codec.messages import ENRICHED, column, table
 from fkjoin.codec.records import Records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.emit_on_change import entries
 from fkjoin.stages.join_rows import How
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, sweep, with_due_entries
+from fkjoin.stages.retention import GONE, sweep
 from fkjoin.state import Store
 
 
@@ -104,7 +104,7 @@ def _taken_in(
 ) -> Bytes:
     """Write what the batch changes, and return each key's row after that; null where is none."""
     row = masked(held.body, held.exists & (held.flags & GONE == 0))
-    order, code, version = newest_only(
+    newest = newest_only(
         code,
         column(rows, "version"),
         held,
@@ -113,12 +113,9 @@ def _taken_in(
         in_order=in_order,
         contents=lambda: (column(rows, "value"), row),
     )
-    last = np.flatnonzero(last_of_run(code))
-    position, where, version = order[last], code[last], take(version, last)
+    position, where, version = newest.last()
     value, ts = take(column(rows, "value"), position), take(column(rows, "ts"), position).to_numpy()
-    gone = ~valid(value)
-    body = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts, version, value)
     names = prefixed(tags.ROW, take(keys, where))
-    ending: Any = {"gone": gone, "due_ms": due_ms, "in_order": in_order}
-    store.write(*with_due_entries(names, body, version, **ending))
+    ending: Any = {"gone": ~valid(value), "due_ms": due_ms, "in_order": in_order}
+    store.write(*entries(names, False, ts, version, value, **ending))
     return replaced(row, where, value)

@@ -23,19 +23,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, tags, versions
+from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
     Bools,
     Bytes,
     Ints,
-    codes,
     concat,
     constant,
     equal,
-    last_of_run,
     lengths,
     masked,
-    prefixed,
     replaced,
     take,
     valid,
@@ -46,7 +43,7 @@ from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.multi_join import MultiJoin
-from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.ordering import looked_up, newest_only
 from fkjoin.stages.retention import sweep
 from fkjoin.state import Store
 
@@ -158,9 +155,7 @@ def gather(
     sweep(store, now_ms)
     if not len(parts):
         return RESULT.empty_table()
-    code, keys = codes(column(parts, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(parts, store)
     before, emitted_before = known_parts(held, join)
     after, moved, left_ts = _after(
         parts, code, before, held=held, count=count, join=join, in_order=in_order
@@ -176,7 +171,6 @@ def gather(
     among = taken & complete
     emission = EmitDecision.of(had, has, equal(rows, rows_before), among=among)
     emission = emission.counted(count, among)
-    emit = pa.array(emission.emit)
 
     # A row that waited for answers has changed in several batches, and gets the latest timestamp
     # of them all.  So ts is kept up while it waits.  A part without a timestamp takes nothing away
@@ -187,8 +181,7 @@ def gather(
     waited = (held.flags & WAITS > 0) | (latest == NO_TIMESTAMP)
     latest = np.where(waited, np.maximum(latest, last_ts), latest)
     ts = np.where(emission.emit | (taken & ~complete), latest, last_ts)
-    version = after.chosen(emission.emit).versions(join)
-    results = emission.results(keys.filter(emit), rows.filter(emit), version, ts[emission.emit])
+    results = emission.results(keys, rows, after.versions(join), ts)
 
     # What no left row names is let go, but for answers that came ahead of theirs.
     none = [np.zeros(len(keys), bool)] * len(join.rights)
@@ -243,11 +236,10 @@ def _after(
         last_seen = before.version if part == LEFT else before.answered[part]
         seen = valid(last_seen) & (lengths(last_seen) > 0)
         highwater = Records(seen, held.flags, held.ts, pc.fill_null(last_seen, b""), held.body)
-        order, which, newer = newest_only(
+        order, where, newest = newest_only(
             code[own], take(version, own), highwater, count, in_order=in_order
-        )
-        last = np.flatnonzero(last_of_run(which))
-        position, where, newest = own[order[last]], which[last], take(newer, last)
+        ).last()
+        position = own[order]
         if part == LEFT:
             began = bytes_codec(len(join.rights)).decode(take(since, position))
             waits = [replaced(old, where, new) for old, new in zip(after.since, began, strict=True)]

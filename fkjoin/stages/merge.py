@@ -25,26 +25,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, tags, versions
+from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
     Bytes,
     Octets,
     after,
     buffers,
-    codes,
     concat,
     constant,
     equal,
     fixed,
-    prefixed,
     valid,
     window,
 )
-from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
+from fkjoin.codec.messages import NO_TIMESTAMP, RESULT
 from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store
@@ -77,9 +76,7 @@ def merge(
     count[counters.ROWS_IN] += len(rows)
     if not len(rows):
         return RESULT.empty_table()
-    code, keys = codes(column(rows, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(rows, store)
     slots = _slots(held.body, tables)
     shown_before = _shown(slots)
     taken, latest = np.zeros(len(keys), bool), np.full(len(keys), NO_TIMESTAMP)
@@ -92,13 +89,11 @@ def merge(
     unchanged = equal(shown_before, shown)
     emission = EmitDecision.of(had, has, unchanged, every=every, among=taken)
     emission = emission.counted(count, taken)
-    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
+    version = emission.own_versions(held, source, now_ms)
     latest = np.maximum(latest, np.where(held.exists, held.ts, NO_TIMESTAMP))
     ts = np.where(emission.emit, latest, held.ts)
     emitted = concat(version, _origins(slots, origins)) if origins else version
-    changes = emission.results(
-        keys.filter(emit), shown.filter(emit), emitted.filter(emit), ts[emission.emit]
-    )
+    changes = emission.results(keys, shown, emitted, ts)
 
     body, due_ms = _encoded(slots), now_ms + retention_ms
     written = entries(names, has, ts, version, body, gone=~has, due_ms=due_ms, among=taken)

@@ -12,26 +12,51 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from fkjoin.codec import ties, versions
+from fkjoin.codec import records, tags, ties, versions
 from fkjoin.codec.arrays import (
     Bools,
     Bytes,
     Ints,
     changes_from_previous,
     chosen,
+    codes,
     equal,
     last_of_run,
+    prefixed,
     replaced,
     take,
 )
+from fkjoin.codec.messages import column
 from fkjoin.codec.record_order import in_one_order
 from fkjoin.codec.records import Records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
+from fkjoin.state import Store
 
 Contents = Callable[[], tuple[Bytes, Bytes]]
 """Function that returns the contents of messages, and those held for each code; null is gone."""
+
+
+class Newest(NamedTuple):
+    """Messages that count, sorted by code and version: their positions, codes and versions."""
+
+    order: Ints
+    code: Ints
+    version: Bytes
+
+    def last(self) -> Newest:
+        """The last message of each code."""
+        last = np.flatnonzero(last_of_run(self.code))
+        return Newest(self.order[last], self.code[last], take(self.version, last))
+
+
+def looked_up(messages: pa.Table, store: Store) -> tuple[Ints, Bytes, Bytes, Records]:
+    """The number of each message's key; the keys, and their records' names and records."""
+    code, keys = codes(column(messages, "key"))
+    names = prefixed(tags.ROW, keys)
+    return code, keys, names, records.decode(store.get_many(names))
 
 
 def newest_only(
@@ -44,10 +69,10 @@ def newest_only(
     as_read: bool = False,
     in_order: bool | Bools = False,
     contents: Contents | None = None,
-) -> tuple[Ints, Ints, Bytes]:
+) -> Newest:
     """Choose the messages newer than what is ``held`` for their code, sorted by code and version.
 
-    Returns their positions, codes and versions.  Of messages with the same code, version and
+    Of messages with the same code, version and
     content the first one counts; what does not count is counted as stale.  ``or_equal``: they
     also count if they are as new as what is held. What comes ``in_order`` (all of
     it, or of which codes) is newer than what is held, whatever its version: the stage before has
@@ -78,7 +103,7 @@ def newest_only(
         counts, version = _without_ties(messages, held, contents, count)
     keep = np.flatnonzero(counts)
     count[counters.STALE] += len(order) - len(keep)
-    return order[keep], code[keep], take(version, keep)
+    return Newest(order[keep], code[keep], take(version, keep))
 
 
 class _Sorted(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import pairs, records, tags
+from fkjoin.codec import pairs
 from fkjoin.codec.arrays import (
     Bytes,
     changes_from_previous,
@@ -27,7 +27,6 @@ from fkjoin.codec.arrays import (
     equal,
     last_of_run,
     masked,
-    prefixed,
     take,
     valid,
 )
@@ -36,7 +35,7 @@ from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
-from fkjoin.stages.ordering import by_code_and_version
+from fkjoin.stages.ordering import by_code_and_version, looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.state import Store
 
@@ -60,9 +59,7 @@ def owners(
     count[counters.ROWS_IN] += len(outputs)
     if not len(outputs):
         return RESULT.empty_table()
-    code, keys = codes(column(outputs, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(outputs, store)
     had = held.flags & HAS_RESULT > 0
     before = pairs.decode(masked(held.body, had))
     came = Pairs(code, column(outputs, "row"), column(outputs, "new"))
@@ -73,13 +70,11 @@ def owners(
     count[counters.HIDDEN] += len(after) - int(has.sum())
     unchanged = equal(_shown(before, len(keys)), shown)
     emission = EmitDecision.of(had, has, unchanged, every=every).counted(count)
-    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
+    version = emission.own_versions(held, source, now_ms)
     latest = np.where(held.exists, held.ts, NO_TIMESTAMP)
     np.maximum.at(latest, code, column(outputs, "ts").to_numpy())
     ts = np.where(emission.emit, latest, held.ts)
-    changes = emission.results(
-        keys.filter(emit), shown.filter(emit), version.filter(emit), ts[emission.emit]
-    )
+    changes = emission.results(keys, shown, version, ts)
     body = pairs.encode(after, len(keys))
     store.write(*entries(names, has, ts, version, body, gone=~has, due_ms=now_ms + retention_ms))
     return changes

@@ -26,18 +26,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, tags, versions
+from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
     Bools,
     Bytes,
     Ints,
     chosen,
-    codes,
     concat,
     constant,
     equal,
     masked,
-    prefixed,
     replaced,
     take,
     untagged,
@@ -49,6 +47,7 @@ from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
+from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
 from fkjoin.state import Store
@@ -130,11 +129,9 @@ def pair(
     unchanged = equal(digest, pc.binary_slice(before, 0, DIGEST_BYTES))
     emission = EmitDecision.of(had, has, unchanged, every=every, among=usable)
     emission = emission.counted(count, usable)
-    emit, ts = emission.emit, np.where(emission.emit, np.maximum(*batch.sides.ts), batch.held.ts)
+    ts = np.where(emission.emit, np.maximum(*batch.sides.ts), batch.held.ts)
     row = replaced(constant(None, len(had)), keys_made, value)
-    columns = untagged(batch.names), row, batch.version
-    key, result, version = (chosen(values, emit) for values in columns)
-    results = emission.results(key, result, version, ts[emit])
+    results = emission.results(untagged(batch.names), row, batch.version, ts)
 
     body = masked(concat(digest, row), valid(digest)) if materialized else digest
     body = replaced(before, keys_made, take(body, keys_made))
@@ -183,9 +180,7 @@ def _taken(
     number = column(rows, "number").to_numpy()
     for side, counter in enumerate(_NUMBERS):
         count[counter] += int((number == side).sum())
-    code, keys = codes(column(rows, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(rows, store)
     sides = sides_of(held.body)
     taken = np.zeros(len(keys), bool)
     changes = take_in(rows, code, sides.slots, held=held, count=count, in_order=in_order)

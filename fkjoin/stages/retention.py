@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
 
 from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
@@ -24,8 +23,6 @@ from fkjoin.codec.arrays import (
     constant,
     equal,
     fixed,
-    masked,
-    stack,
     take,
 )
 from fkjoin.state import Store
@@ -43,25 +40,6 @@ def due_entries(keys: Bytes, versions: Bytes, due_ms: int) -> tuple[Bytes, Bytes
     """The entries to write beside tombstone markers."""
     due = np.full(len(keys), max(due_ms, 0), ">u8").view(np.uint8).reshape(-1, 8)
     return concat(constant(tags.DUE, len(keys)), fixed(due), keys), versions
-
-
-def with_due_entries(
-    names: Bytes,
-    values: Bytes,
-    versions: Bytes,
-    *,
-    gone: Bools,
-    due_ms: int,
-    in_order: bool | Bools = False,
-) -> tuple[Bytes, Bytes]:
-    """The entries to write for records with those ``names``, and the due entries of their markers.
-
-    Markers of rows that are ``gone`` end at ``due_ms``.  What comes ``in_order`` is never stale: of
-    its rows that are gone nothing is kept.
-    """
-    markers = pa.array(gone & ~np.broadcast_to(in_order, gone.shape))
-    due = due_entries(names.filter(markers), versions.filter(markers), due_ms)
-    return stack(names, due[0]), stack(masked(values, ~(gone & in_order)), due[1])
 
 
 def later(retention_ms: int) -> int:

@@ -8,7 +8,7 @@ and left row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,9 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import NO_TIMESTAMP, column
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.emit_on_change import entries
 from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, later, with_due_entries
+from fkjoin.stages.retention import GONE, later
 from fkjoin.state import Store, prefix_range
 
 
@@ -84,7 +85,32 @@ class Subscribes(NamedTuple):
     """True for a combined key whose first version is older than the held one: see ``_fan_out``."""
 
 
-def read_rights(
+def read_sides(
+    subscriptions: pa.Table,
+    rights: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    parts: int | Sequence[int],
+    in_order: bool,
+    rights_in_order: bool | Sequence[bool],
+    every: bool,
+) -> tuple[Bytes, Rights, Subscribes]:
+    """The foreign keys of a batch, and what is stored of both sides, with the batch's changes.
+
+    ``every``: also read the right rows that only unsubscribes name; no answer has them.
+    """
+    code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
+    of_lefts, of_rights = np.split(code, [len(subscriptions)])
+    answered = np.full(len(keys), every)
+    answered[of_lefts[bools(column(subscriptions, "subscribe"))]] = True
+    answered[of_rights] = True
+    how: Any = {"parts": parts, "in_order": rights_in_order, "answered": answered}
+    right = _read_rights(rights, of_rights, keys, store=store, count=count, **how)
+    return keys, right, _read_subscribes(subscriptions, of_lefts, store, count, in_order)
+
+
+def _read_rights(
     rights: pa.Table,
     code: Ints,
     keys: Bytes,
@@ -93,14 +119,15 @@ def read_rights(
     count: Counters,
     parts: int | Sequence[int],
     in_order: bool | Sequence[bool],
-    answered: Bools | None = None,
+    answered: Bools,
 ) -> Rights:
     """Read what is stored for the foreign ``keys``, and put the batch's changes after it.
 
     ``answered``: the keys whose right row is in an answer; the others' are not read.  ``parts``,
     ``in_order``: of one right table, or of each of several.
     """
-    held = records.decode(_stored(store, prefixed(tags.RIGHT, keys), answered))
+    stored_rights = store.get_many(chosen(prefixed(tags.RIGHT, keys), answered))
+    held = records.decode(take(stored_rights, np.cumsum(answered) - 1, answered))
     key_in_order = np.full(len(keys), in_order is True)
     if isinstance(in_order, Sequence):
         key_in_order = np.isin(first_bytes(keys), np.flatnonzero(in_order))
@@ -141,13 +168,7 @@ def read_rights(
     )
 
 
-def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
-    if wanted is None or wanted.all():
-        return store.get_many(names)
-    return take(store.get_many(chosen(names, wanted)), np.cumsum(wanted) - 1, wanted)
-
-
-def read_subscribes(
+def _read_subscribes(
     subscriptions: pa.Table, code: Ints, store: Store, count: Counters, in_order: bool
 ) -> Subscribes:
     """Read what is stored of the batch's subscribers, and leave out what is not newer.
@@ -193,23 +214,16 @@ def write_sides(
     last = right.stored + np.flatnonzero(last_of_run(right.changed))
     code = right.code[last]
     value, version = take(right.value, last), take(right.version, last)
-    gone = ~valid(value)
-    flags = np.where(gone, GONE, 0).astype(np.uint8)
-    values = records.encode(flags, right.ts[last], version, value)
     names = prefixed(tags.RIGHT, take(keys, code))
-    due_ms, key_in_order = now_ms + retention_ms, right.in_order[code]
-    of_rights = with_due_entries(
-        names, values, version, gone=gone, due_ms=due_ms, in_order=key_in_order
-    )
+    ending: Any = {"gone": ~valid(value), "in_order": right.in_order[code]}
+    ending["due_ms"] = now_ms + retention_ms
+    of_rights = entries(names, False, right.ts[last], version, value, **ending)
 
     final = np.flatnonzero(last_of_run(left.combined))
     wanted, version = left.wanted[final], take(left.version, final)
-    flags = np.where(wanted, 0, GONE).astype(np.uint8)
-    values = records.encode(flags, left.ts[final], version, masked(take(left.value, final), wanted))
-    due_ms = now_ms + later(retention_ms)
-    of_lefts = with_due_entries(
-        left.names, values, version, gone=~wanted, due_ms=due_ms, in_order=in_order
-    )
+    value = masked(take(left.value, final), wanted)
+    ending = {"gone": ~wanted, "in_order": in_order, "due_ms": now_ms + later(retention_ms)}
+    of_lefts = entries(left.names, False, left.ts[final], version, value, **ending)
     store.write(stack(of_rights[0], of_lefts[0]), stack(of_rights[1], of_lefts[1]))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import Bytes, Ints, last_of_run, replaced, take, valid
+from fkjoin.codec.arrays import Bytes, Ints, replaced, take, valid
 from fkjoin.codec.messages import column
 from fkjoin.codec.records import Records
 from fkjoin.stages.counters import Counters
@@ -75,7 +75,7 @@ def _with_rows(
         exists=valid(slot.version), version=pc.fill_null(slot.version, b""), body=slot.row
     )
     value = column(rows, "value")
-    order, where, version = newest_only(
+    newest = newest_only(
         code,
         column(rows, "version"),
         known,
@@ -84,10 +84,7 @@ def _with_rows(
         in_order=in_order,
         contents=lambda: (value, slot.row),
     )
-    last = np.flatnonzero(last_of_run(where))
-    position, where = order[last], where[last]
-    after = Slot(
-        replaced(slot.version, where, take(version, last)),
-        replaced(slot.row, where, take(value, position)),
-    )
+    position, where, version = newest.last()
+    row = replaced(slot.row, where, take(value, position))
+    after = Slot(replaced(slot.version, where, version), row)
     return after, ChangedSlots(where, column(rows, "ts").to_numpy()[position])

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,29 +29,19 @@ from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import (
     Bytes,
     Ints,
-    bools,
     changes_from_previous,
-    codes,
     concat,
     prefixed,
-    stack,
     take,
     untagged,
     valid,
 )
-from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, column, table
+from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, table
 from fkjoin.stages import counters
 from fkjoin.stages.batch_order import BEFORE, NONE, BatchOrder
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.retention import GONE, sweep
-from fkjoin.stages.sides import (
-    Rights,
-    Subscribes,
-    read_rights,
-    read_subscribes,
-    subscribed_rights,
-    write_sides,
-)
+from fkjoin.stages.sides import Rights, Subscribes, read_sides, subscribed_rights, write_sides
 from fkjoin.state import Store, prefix_range
 
 
@@ -87,23 +78,8 @@ def subscription(
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
-    code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
-    split = len(subscriptions)
-    # Right rows that only unsubscribes name are in no answer, and are not read.
-    answered = np.zeros(len(keys), bool)
-    answered[code[:split][bools(column(subscriptions, "subscribe"))]] = True
-    answered[code[split:]] = True
-    right = read_rights(
-        rights,
-        code[split:],
-        keys,
-        store=store,
-        count=count,
-        parts=right_parts,
-        in_order=rights_in_order,
-        answered=answered,
-    )
-    left = read_subscribes(subscriptions, code[:split], store, count, in_order)
+    how: Any = {"parts": right_parts, "in_order": in_order, "rights_in_order": rights_in_order}
+    keys, right, left = read_sides(subscriptions, rights, store, count, every=False, **how)
     order = BatchOrder(
         right.changed, right.version.slice(right.stored), left.version, shared_log=shared_log
     )

@@ -64,9 +64,9 @@ class DistinctSpec(StageSpec):
         latest = np.where(held.exists, held.ts, np.iinfo(np.int64).min)
         np.maximum.at(latest, code, column(grouped, "ts").to_numpy())
         source = versions.identity(f"distinct {self.state.operator}")
-        version, emit = emission.own_versions(held, source, messages.now_ms), pa.array(emission.emit)
+        version = emission.own_versions(held, source, messages.now_ms)
         shown = masked(rows, has)
-        yield emission.results(keys.filter(emit), shown.filter(emit), version.filter(emit), latest[emission.emit])
+        yield emission.results(keys, shown, version, latest)
         body = paired(shown, pa.array([value.tobytes() for value in after.astype("<i8")], BYTES))
         due = messages.now_ms + self.state.retention_ms
         store.write(*entries(names, has, latest, version, body, gone=~has, due_ms=due))
