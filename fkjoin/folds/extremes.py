@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import (
     BYTES,
     Bools,
@@ -29,12 +28,11 @@ from fkjoin.codec.arrays import (
     fixed,
     masked,
     numbers_at,
-    prefixed,
     take,
     valid,
 )
-from fkjoin.codec.rows import RowCodec
-from fkjoin.folds.fold import FoldSteps, totals, whole
+from fkjoin.codec.rows import RowCodec, is_text
+from fkjoin.folds.fold import AggregateColumn, FoldSteps, entry_prefixes, totals, whole
 from fkjoin.folds.sums import decimal_words
 from fkjoin.state import Store, byte_order, prefix_range
 
@@ -44,7 +42,7 @@ _LOOKED_AT = 8
 
 
 @dataclass(frozen=True)
-class Extreme:
+class Extreme(AggregateColumn):
     """The least or the greatest value of a column, without nulls.
 
     Not-a-number is greater than all, as in Spark.
@@ -54,7 +52,6 @@ class Extreme:
     column: int
     kind: Literal["min", "max"]
     type: pa.DataType
-    collected = None
     has_entries = True
 
     @property
@@ -71,7 +68,7 @@ class Extreme:
         present = valid(amounts)
         counted = whole(state[0]) + totals(code, sign * present, len(state[0]))
         code, sign, amounts = code[present], sign[present], amounts.filter(pa.array(present))
-        prefixes = prefixed(tags.EXTREME + bytes((number,)), combined_key.prefixes(steps.keys))
+        prefixes = entry_prefixes(number, steps.keys)
         names = concat(take(prefixes, code), self._sorting(amounts))
         names, first, _, counts = count_entries(steps.store, names, sign)
         group, values = code[first], self._codec.encode([take(amounts, first)], len(first))
@@ -189,17 +186,6 @@ def sorting(values: pa.Array) -> Bytes:
         numbers = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         bits = numbers ^ np.int64(-(1 << 63))
     return fixed(bits.astype(">i8").view(np.uint8).reshape(rows, 8))
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a type is text or bytes."""
-    tests = (
-        pa.types.is_string,
-        pa.types.is_binary,
-        pa.types.is_large_string,
-        pa.types.is_large_binary,
-    )
-    return any(test(kind) for test in tests)
 
 
 def ended(texts: Bytes) -> Bytes:

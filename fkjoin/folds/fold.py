@@ -7,10 +7,11 @@ back what the adder did).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -79,32 +80,31 @@ class FoldSteps:
         return pa.concat_arrays(both).take(self.signed[2])
 
 
-class AggregateColumn(Protocol):
+class AggregateColumn(ABC):
     """A column of an aggregate."""
 
+    has_entries: ClassVar[bool] = False
+    """True if it has entries in the store, see ``entry_prefixes``."""
+
     @property
+    @abstractmethod
     def result(self) -> pa.Field: ...
 
     @property
     def state(self) -> list[pa.Field]:
         """The columns that are kept for each group."""
-        ...
+        return []
 
+    @abstractmethod
     def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         """Make the state after the steps; null columns are a group that is new.
 
         ``number``: of this column, among all.
         """
-        ...
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         """The column's value, per group with so many ``rows``, after the steps."""
-        ...
-
-    @property
-    def has_entries(self) -> bool:
-        """Tell whether it has entries in the store: ``tags.EXTREME``, its number, group's key."""
-        ...
+        return state[0]
 
     @property
     def collected(self) -> Mapping[str, Any] | None:
@@ -112,7 +112,7 @@ class AggregateColumn(Protocol):
 
         None: the group's record has the value.
         """
-        ...
+        return None
 
 
 class Folded(NamedTuple):
@@ -246,14 +246,17 @@ def require_places(columns: Sequence[AggregateColumn]) -> None:
             )
 
 
+def entry_prefixes(number: int, keys: Bytes) -> Bytes:
+    """The beginnings of the names of all entries of groups, in column ``number``."""
+    return prefixed(tags.EXTREME + bytes((number,)), combined_key.prefixes(keys))
+
+
 def entries_of(columns: Sequence[AggregateColumn], keys: Bytes, store: Reads) -> list[Bytes]:
     """Find the names of the entries that columns have for the groups with those keys."""
-    groups = combined_key.prefixes(keys)
     ranges: list[KeyRange] = []
     for number, column in enumerate(columns):
         if column.has_entries:
-            prefixes = prefixed(tags.EXTREME + bytes((number,)), groups)
-            ranges += map(prefix_range, prefixes.to_pylist())
+            ranges += map(prefix_range, entry_prefixes(number, keys).to_pylist())
     return [page.keys for page in store.scan(ranges)] if ranges else []
 
 

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import (
     BYTES,
     Bytes,
@@ -32,12 +31,11 @@ from fkjoin.codec.arrays import (
     lengths,
     masked,
     numbers_at,
-    prefixed,
     slices,
     take,
     valid,
 )
-from fkjoin.codec.rows import RowCodec
+from fkjoin.codec.rows import RowCodec, is_text
 from fkjoin.folds.extremes import (
     COUNT_BYTES,
     complement,
@@ -45,11 +43,10 @@ from fkjoin.folds.extremes import (
     counts_of,
     encoded,
     ended,
-    is_text,
     sortable,
     sorting,
 )
-from fkjoin.folds.fold import FoldSteps, totals, whole
+from fkjoin.folds.fold import AggregateColumn, FoldSteps, entry_prefixes, totals, whole
 from fkjoin.state import Reads, prefix_range
 
 _LENGTH_BYTES = 4
@@ -81,7 +78,7 @@ def take_in(
     ``needs``: the column without which a row is not a member.  ``once``: equal values are one
     member (of a set).
     """
-    prefixes = prefixes_of(number, steps.keys)
+    prefixes = entry_prefixes(number, steps.keys)
     code, sign, _ = steps.signed
     present = valid(steps.column(needs))
     mask = pa.array(present)
@@ -101,13 +98,12 @@ def take_in(
 
 
 @dataclass(frozen=True)
-class DistinctCount:
+class DistinctCount(AggregateColumn):
     """The number of different values of a column, nulls left out."""
 
     name: str
     column: int
     type: pa.DataType
-    collected = None
     has_entries = True
 
     @property
@@ -126,9 +122,6 @@ class DistinctCount:
         by = np.argsort(changed.group, kind="stable")
         difference = totals(changed.group[by], changed.difference[by], len(state[0]))
         return [pa.array(whole(state[0]) + difference)]
-
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
-        return state[0]
 
 
 @dataclass(frozen=True)
@@ -162,7 +155,7 @@ class ColumnForm:
     def read(self, store: Reads, number: int, keys: Bytes) -> pa.Array:
         """Read the members of the groups with those keys, in column ``number``: a value a group."""
         groups, values = [np.zeros(0, np.int64)], [pa.array([], BYTES)]
-        ranges = [prefix_range(prefix) for prefix in prefixes_of(number, keys).to_pylist()]
+        ranges = [prefix_range(prefix) for prefix in entry_prefixes(number, keys).to_pylist()]
         for page in store.scan(ranges, each=self.most):
             counts = counts_of(page.values)
             if self.form == "set":
@@ -193,7 +186,7 @@ class ColumnForm:
 
 
 @dataclass(frozen=True)
-class Collected:
+class Collected(AggregateColumn):
     """Members of a group in their order: all as a list, a set or one text, or the first ones.
 
     A list, set or text is as large as the group: the group's record does not keep it, but a hash of
@@ -216,10 +209,6 @@ class Collected:
     def result(self) -> pa.Field:
         return pa.field(self.name, self.reading.result)
 
-    @property
-    def state(self) -> list[pa.Field]:
-        return []
-
     def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         once = self.reading.form == "set"
         take_in(
@@ -229,11 +218,6 @@ class Collected:
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         return self.reading.read(steps.store, number, steps.keys)
-
-
-def prefixes_of(number: int, keys: Bytes) -> Bytes:
-    """The beginnings of the names of all members of groups, in column ``number``."""
-    return prefixed(tags.EXTREME + bytes((number,)), combined_key.prefixes(keys))
 
 
 def orderable(kind: pa.DataType) -> bool:
