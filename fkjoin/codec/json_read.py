@@ -87,23 +87,10 @@ class Objects(NamedTuple):
     """Advice, by row, for some that do not fit."""
 
 
-def readable(kind: pa.DataType) -> bool:
-    """Tell whether JSON has values of the type: text, truth, numbers, structs and lists of them.
-
-    Numbers are whole or floating.
-    """
-    if pa.types.is_struct(kind):
-        names = [field.name for field in kind]
-        return len(names) == len(set(names)) > 0 and all(readable(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return readable(kind.value_type)
-    types = pa.types
-    tests = types.is_string, types.is_boolean, types.is_signed_integer, types.is_float64
-    return any(test(kind) for test in tests)
-
-
 def parsable(kind: pa.DataType) -> bool:
-    """Tell whether columns of the type can be read here: ``readable`` or by units, maps by text."""
+    """Tell whether columns of the type can be read here: text, truth, numbers, structs and lists of
+    them, what has units, and maps by text.
+    """
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         return len(names) == len(set(names)) and all(parsable(field.type) for field in kind)
@@ -111,7 +98,10 @@ def parsable(kind: pa.DataType) -> bool:
         return bool(pa.types.is_string(kind.key_type)) and parsable(kind.item_type)
     if pa.types.is_list(kind):
         return parsable(kind.value_type)
-    return readable(kind) or pa.types.is_float32(kind) or is_special(kind)
+    types = pa.types
+    tests = types.is_string, types.is_boolean, types.is_signed_integer
+    floating = types.is_float32(kind) or types.is_float64(kind)
+    return floating or is_special(kind) or any(test(kind) for test in tests)
 
 
 def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> Objects:

@@ -115,8 +115,6 @@ def wire(kind: pa.DataType, unit: Unit | None) -> pa.DataType:
 
 def column(values: pa.Array, kind: pa.DataType, unit: Unit | None, zone: str) -> pa.Array | None:
     """A column of the type, from one of type ``wire``; None if a value may be none of the type."""
-    if pa.types.is_decimal(values.type):
-        return _within_precision(values)
     if pa.types.is_integer(values.type):
         assert unit is not None
         return _counted_column(values, kind, unit)
@@ -124,8 +122,11 @@ def column(values: pa.Array, kind: pa.DataType, unit: Unit | None, zone: str) ->
         instants = _instants(values, kind, zone)
         if instants is not None:
             return instants
-    listed: list[Any] = values.to_pylist()
     try:
+        if pa.types.is_decimal(values.type):
+            values.validate(full=True)  # Arrow's reader takes numbers with more digits
+            return values
+        listed: list[Any] = values.to_pylist()
         for number, value in enumerate(listed):
             if value is not None:
                 listed[number] = scalar(value, kind, unit, zone)
@@ -147,14 +148,6 @@ def _instants(values: pa.Array, kind: pa.DataType, zone: str) -> pa.Array | None
         with contextlib.suppress(pa.ArrowInvalid):
             return values.cast(type_).cast(pa.int64()).cast(kind)
     return None
-
-
-def _within_precision(values: pa.Array) -> pa.Array | None:
-    try:
-        values.validate(full=True)  # Arrow's reader takes numbers with more digits
-    except pa.ArrowInvalid:
-        return None
-    return values
 
 
 def _counted_column(values: pa.Array, kind: pa.DataType, unit: Unit) -> pa.Array | None:
