@@ -30,15 +30,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import IngestExternalFileOptions, Rdict, ReadOptions
 
-from fkjoin.state.database import live_files, merge, open_database, says
+from fkjoin.state.database import live_files, merge, open_database, says, write_sorted
 from fkjoin.state.errors import DamagedIndexError, StateError
 from fkjoin.state.folders import FOLDERS, in_use, locked, remove, remove_abandoned
 from fkjoin.state.order import byte_order
-from fkjoin.state.positions import Position
 from fkjoin.state.private import private_folder
 from fkjoin.state.protocol import BYTES, PAGE_ENTRIES, SLICE_ROWS, Bytes, KeyRange, Page, slices
 from fkjoin.state.seal import SEAL, Seal, seal, taken
-from fkjoin.state.sorted_file import write_sorted
+from fkjoin.state.segments import Position
 
 _MOST_READERS = 16
 """Number of readers that are kept open; each has all files of its index open."""
