@@ -28,8 +28,6 @@ def as_bytes(array: pa.Array | pa.ChunkedArray) -> Bytes:
     """Make one contiguous ``LargeBinaryArray``; text becomes its UTF-8."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
     if array.type == BYTES:
         return array
     if pa.types.is_string(array.type):
@@ -122,9 +120,10 @@ def _in_order(data: Octets, starts: Ints, ends: Ints, valid: Bools | None) -> By
     return both.take(pa.array(2 * np.arange(rows), mask=None if valid is None else ~valid))
 
 
-def after(array: Bytes, starts: Ints, valid: Bools | None = None) -> Bytes:
+def after(array: Bytes, starts: Ints | int, valid: Bools | None = None) -> Bytes:
     """Cut off the first ``starts[i]`` bytes of each element; null where not ``valid``."""
     data, bounds = buffers(array)
+    starts = np.broadcast_to(starts, len(array))
     sizes = np.diff(bounds) - starts
     if len(array) and (starts == starts[0]).all() and (valid is None or valid.all()):
         return pc.binary_slice(array, int(starts[0]), int(starts[0] + max(0, sizes.max())))
@@ -183,7 +182,7 @@ def padded(array: Bytes, width: int) -> Octets:
 
 def untagged(keys: Bytes) -> Bytes:
     """Keys of a store without the byte that says what they are keys of."""
-    return after(keys, np.ones(len(keys), np.int64))
+    return after(keys, 1)
 
 
 def first_bytes(array: Bytes) -> Ints:
@@ -244,6 +243,11 @@ def replaced(array: Bytes, positions: Ints, by: Bytes) -> Bytes:
     sources = np.arange(len(array))
     sources[positions] = len(array) + np.arange(len(positions))
     return take(stack(array, by), sources)
+
+
+def is_any(kind: pa.DataType, *names: str) -> bool:
+    """Tell whether a type is one of these, as tests of ``pyarrow.types`` name them."""
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
 
 
 def changes_from_previous(sorted_codes: Ints) -> Bools:

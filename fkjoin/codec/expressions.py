@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import bools
+from fkjoin.codec.arrays import bools, is_any
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Evaluators:
 
 
 def _typed(*kinds: str) -> Callable[[Part], bool]:
-    return lambda part: any(getattr(pa.types, f"is_{kind}")(part.type) for kind in kinds)
+    return lambda part: is_any(part.type, *kinds)
 
 
 _text, _floating, _number = _typed("string"), _typed("floating"), _typed("floating", "integer")

@@ -29,7 +29,17 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from fkjoin.codec import json_values
-from fkjoin.codec.arrays import Bools, Bytes, Ints, Octets, as_bytes, buffers, concat, constant
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    Octets,
+    as_bytes,
+    buffers,
+    concat,
+    constant,
+    is_any,
+)
 from fkjoin.codec.json_values import MisfitError, Number
 from fkjoin.codec.units import ITEM, Notation, Unit, is_special
 
@@ -45,14 +55,7 @@ _END = uuid.uuid4().hex[:8]
 """Name of a member that no text has, see ``_ended``: each process has another."""
 _DIGITS = 40
 _WHOLE = re.compile(r"-?[0-9]+")
-_FLOATS = {
-    "NaN": "nan",
-    "Infinity": "inf",
-    "+Infinity": "inf",
-    "+INF": "inf",
-    "-Infinity": "-inf",
-    "-INF": "-inf",
-}
+_FLOATS = "NaN", "Infinity", "+Infinity", "+INF", "-Infinity", "-INF"
 """Texts that count as floating numbers."""
 _BEYOND = {32: (2 - 2**-24) * 2.0**127, 64: math.inf}
 """Least number, by the bits of a type, that the type has only infinity for."""
@@ -98,10 +101,8 @@ def parsable(kind: pa.DataType) -> bool:
         return bool(pa.types.is_string(kind.key_type)) and parsable(kind.item_type)
     if pa.types.is_list(kind):
         return parsable(kind.value_type)
-    types = pa.types
-    tests = types.is_string, types.is_boolean, types.is_signed_integer
-    floating = types.is_float32(kind) or types.is_float64(kind)
-    return floating or is_special(kind) or any(test(kind) for test in tests)
+    plain = is_any(kind, "string", "boolean", "signed_integer", "float32", "float64")
+    return plain or is_special(kind)
 
 
 def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> Objects:
@@ -363,9 +364,8 @@ def _simple(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_boolean(kind):
         return value if isinstance(value, bool) else None
     if pa.types.is_floating(kind):
-        text = value if isinstance(value, Number) else ""
-        number = _FLOATS.get(value, text) if isinstance(value, str) else ""
-        return _float(number, kind) if number else None
+        numeric = isinstance(value, Number) or value in _FLOATS
+        return _float(value, kind) if numeric else None
     if not isinstance(value, Number) or not _WHOLE.fullmatch(value) or len(value) >= _DIGITS:
         return None
     limit = 1 << (kind.bit_width - 1)

@@ -27,6 +27,7 @@ from fkjoin.codec.arrays import (
     buffers,
     concat,
     fixed,
+    is_any,
     lengths,
     masked,
     slices,
@@ -240,8 +241,7 @@ def _width(kind: pa.DataType) -> int:
     """Bytes of a fixed-width type; 0 for the others."""
     if pa.types.is_boolean(kind):
         return 1
-    tests = is_text, pa.types.is_nested, pa.types.is_null, pa.types.is_dictionary
-    if any(test(kind) for test in tests):
+    if is_text(kind) or is_any(kind, "nested", "null", "dictionary"):
         return 0
     try:
         return int(kind.bit_width) // 8
@@ -251,17 +251,11 @@ def _width(kind: pa.DataType) -> int:
 
 def is_text(kind: pa.DataType) -> bool:
     """Tell whether a type is text or bytes."""
-    tests = (
-        pa.types.is_string,
-        pa.types.is_binary,
-        pa.types.is_large_string,
-        pa.types.is_large_binary,
-    )
-    return any(test(kind) for test in tests)
+    return is_any(kind, "string", "binary", "large_string", "large_binary")
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)
+    return is_any(kind, "list", "large_list", "map")
 
 
 def _item_schema(kind: pa.DataType) -> pa.Schema:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from fkjoin.codec.arrays import is_any
 from fkjoin.errors import TopologyError, nearest
 
 ITEM = "[]"
@@ -66,8 +67,7 @@ _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 def is_special(kind: pa.DataType) -> bool:
     """Tell whether JSON lacks values of the type, or a unit can change how they are read."""
-    tests = "is_timestamp", "is_date", "is_time", "is_duration", "is_decimal", "is_binary"
-    return any(getattr(pa.types, test)(kind) for test in tests)
+    return is_any(kind, "timestamp", "date", "time", "duration", "decimal", "binary")
 
 
 def needs_units(kind: pa.DataType) -> bool:
