@@ -85,7 +85,7 @@ def chain(directory: Path, start: Position, goal: Position, key: bytes) -> list[
     while goal != start:
         if len(links) > TAIL_BATCHES:
             return None
-        link = _read(_small_file(directory, goal), goal, key)
+        link = _read(directory, goal, key)
         if link is None:
             return None
         links.insert(0, link)
@@ -126,7 +126,7 @@ def waiting(directory: Path, start: Position, goal: Position, key: bytes) -> Wai
     while position not in (start, known.positions[-1]):
         if len(links) >= TAIL_BATCHES:
             return None
-        link = _read(_small_file(directory, position), position, key)
+        link = _read(directory, position, key)
         if link is None or link.entries is None:
             return None
         links.insert(0, (position, link.entries))
@@ -154,11 +154,8 @@ def discard(directory: Path, but: Iterable[Position] = ()) -> None:
                 stale.unlink()
 
 
-def _small_file(directory: Path, goal: Position) -> Path:
-    return directory / f"pending-{goal.token.hex()}.tail"
-
-
-def _read(small: Path, goal: Position, key: bytes) -> Pending | None:
+def _read(directory: Path, goal: Position, key: bytes) -> Pending | None:
+    small = directory / f"pending-{goal.token.hex()}.tail"
     try:
         data = small.read_bytes()
     except OSError:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +17,8 @@ KeysAndValues = tuple[Bytes, Bytes]
 """Keys, none of them twice, and values; null: deleted."""
 
 
-class Scan(Protocol):
-    """A function with the signature of ``Store.scan``."""
-
-    def __call__(
-        self, ranges: Sequence[KeyRange], limit: int | None, each: int | None, /
-    ) -> Iterator[Page]: ...
+Scan = Callable[[Sequence[KeyRange], int | None, int | None], Iterator[Page]]
+"""A function with the signature of ``Store.scan``."""
 
 
 def latest(batches: Sequence[KeysAndValues]) -> KeysAndValues:
