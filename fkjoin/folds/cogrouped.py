@@ -85,8 +85,7 @@ class CoFold:
         for index, (fold, before) in enumerate(zip(self.folds, codec.decode(state), strict=True)):
             own = np.flatnonzero(number == index)
             sides = [take(side, own) for side in (old, new)]
-            ones = np.ones(len(own), np.int64)
-            back, into = (after(side, ones, valid(side)) for side in sides)
+            back, into = (after(side, 1, valid(side)) for side in sides)
             folded = fold.apply(
                 before, keys, group[own], old=back, new=into, store=store, first=first
             )

@@ -8,7 +8,7 @@ Store: ``{'o'}{1 byte: number of the column}{uint32 big-endian: length of the gr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from fkjoin.codec.arrays import (
     concat,
     constant,
     fixed,
+    is_any,
     masked,
     numbers_at,
     take,
@@ -112,27 +113,19 @@ class Extreme(AggregateColumn):
         return complement(ended(ascending) if is_text(self.type) else ascending)
 
 
-class EntryCounts(NamedTuple):
-    """The entries that a batch changes."""
+def count_entries(store: Store, names: Bytes, sign: Ints) -> tuple[Bytes, Ints, Ints, Ints]:
+    """Count values that come (1) and go (-1), by the names of their entries.
 
-    names: Bytes
-    first: Ints
-    """The position of the first change of each."""
-    before: Ints
-    """The number of times that the group had the value."""
-    after: Ints
-    """The number of times that it has the value now."""
-
-
-def count_entries(store: Store, names: Bytes, sign: Ints) -> EntryCounts:
-    """Count values that come (1) and go (-1), by the names of their entries."""
+    Returns the names of the entries that change, the position of the first change of each, and the
+    number of times that the group had the value, and has it after the changes.
+    """
     number, names = codes(names)
     # Backwards: of one entry's changes, the first is written last, and stays.
     first = np.zeros(len(names), np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
     before = counts_of(store.get_many(names))
     change = np.bincount(number, sign, len(names)).astype(np.int64)
-    return EntryCounts(names, first, before, before + change)
+    return names, first, before, before + change
 
 
 def encoded(counts: Ints) -> Bytes:
@@ -148,14 +141,8 @@ def counts_of(entries: Bytes) -> Ints:
 
 def sortable(kind: pa.DataType) -> bool:
     """Tell whether ``min`` and ``max`` work on a type."""
-    tests = (
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_decimal128,
-        pa.types.is_boolean,
-        pa.types.is_date32,
-    )
-    return is_text(kind) or pa.types.is_timestamp(kind) or any(test(kind) for test in tests)
+    numbers = is_any(kind, "integer", "floating", "decimal128", "boolean")
+    return is_text(kind) or numbers or is_any(kind, "date32", "timestamp")
 
 
 def sorting(values: pa.Array) -> Bytes:
@@ -249,7 +236,7 @@ def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes,
         for page in store.scan([ranges[group] for group in waiting], each=each):
             seen += np.bincount(page.ranges, minlength=len(waiting))
             fresh = ~valid(pc.index_in(page.keys, value_set=touched))
-            value = after(page.values, np.full(len(page.values), COUNT_BYTES))
+            value = after(page.values, COUNT_BYTES)
             for entry in np.flatnonzero(fresh).tolist():
                 group = waiting[int(page.ranges[entry])]
                 if names[group] is None:

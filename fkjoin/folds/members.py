@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -55,14 +55,6 @@ Order = tuple[tuple[int, bool], ...]
 """Indexes of columns that order members, each with: from the greatest down."""
 
 
-class ChangedEntries(NamedTuple):
-    """The entries that a batch has changed."""
-
-    group: Ints
-    difference: Ints
-    """1: the member is new; -1: the last one like it has gone."""
-
-
 def take_in(
     steps: FoldSteps,
     number: int,
@@ -72,9 +64,10 @@ def take_in(
     *,
     needs: int,
     once: bool = False,
-) -> ChangedEntries:
+) -> tuple[Ints, Ints]:
     """Count the members that come and go, and write their entries, as column ``number``'s.
 
+    Returns the group of each entry, and 1 where the member is new, -1 where the last like it goes.
     ``needs``: the column without which a row is not a member.  ``once``: equal values are one
     member (of a set).
     """
@@ -94,7 +87,7 @@ def take_in(
         sizes = lengths(body).astype("<u4")
         body = fixed(sizes.view(np.uint8).reshape(-1, _LENGTH_BYTES))
     steps.store.write(names, masked(concat(encoded(after_), body), after_ > 0))
-    return ChangedEntries(code[present][first], (after_ > 0).astype(np.int64) - (before > 0))
+    return code[present][first], (after_ > 0).astype(np.int64) - (before > 0)
 
 
 @dataclass(frozen=True)
@@ -116,11 +109,11 @@ class DistinctCount(AggregateColumn):
 
     def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         order = ((self.column, False),)
-        changed = take_in(
+        group, change = take_in(
             steps, number, self.column, self.type, order, needs=self.column, once=True
         )
-        by = np.argsort(changed.group, kind="stable")
-        difference = totals(changed.group[by], changed.difference[by], len(state[0]))
+        by = np.argsort(group, kind="stable")
+        difference = totals(group[by], change[by], len(state[0]))
         return [pa.array(whole(state[0]) + difference)]
 
 
@@ -159,7 +152,7 @@ class ColumnForm:
         for page in store.scan(ranges, each=self.most):
             counts = counts_of(page.values)
             if self.form == "set":
-                value = after(page.values, np.full(len(counts), COUNT_BYTES))
+                value = after(page.values, COUNT_BYTES)
                 counts = np.minimum(counts, 1)
             else:
                 value = _ends(page.keys, page.values)
