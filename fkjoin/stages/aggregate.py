@@ -81,8 +81,8 @@ def aggregate(
         return RESULT.empty_table()
     groups = touched(grouped, store, fold)
     held, ts, results = groups.held, groups.ts, groups.results
-    unchanged = equal(groups.compared, groups.compared_before) & (ts == held.ts)
-    emission = EmitDecision.of(groups.had, valid(results), unchanged, every=every).counted(count)
+    unchanged = groups.unchanged & (ts == held.ts)
+    emission = EmitDecision.of(groups.had, valid(results), unchanged, count, every=every)
     version = emission.own_versions(held, source, now_ms)
     changes = emission.results(groups.keys, results, version, ts)
 
@@ -127,11 +127,11 @@ class Touched(NamedTuple):
     held: Records
     had: Bools
     """The groups that had a result."""
-    compared_before: Bytes
-    """The form of earlier results in which they are compared."""
-    compared: Bytes
+    unchanged: Bools
+    """The groups whose result is what it was."""
     results: Bytes
-    states: Bytes
+    body: Bytes
+    """The bodies of the groups' records."""
     alive: Bools
     """The groups that have rows."""
     ts: Ints
@@ -139,11 +139,6 @@ class Touched(NamedTuple):
     """The entries of the fold's own."""
     first: Ints
     """The position of a change of each group."""
-
-    @property
-    def body(self) -> Bytes:
-        """The bodies of the groups' records."""
-        return paired(self.compared, self.states)
 
 
 def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
@@ -172,19 +167,9 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
     compared = results if light is None else masked(concat(digests(results), light), valid(results))
     # Codes are numbered from 0 on, and each has changes: so these are in the order of the keys.
     first_change = order[np.flatnonzero(changes_from_previous(code))]
+    unchanged, body = equal(compared, masked(before, had)), paired(compared, states)
     return Touched(
-        keys=keys,
-        names=names,
-        held=held,
-        had=had,
-        compared_before=masked(before, had),
-        compared=compared,
-        results=results,
-        states=states,
-        alive=alive,
-        ts=ts,
-        entries=of_fold,
-        first=first_change,
+        keys, names, held, had, unchanged, results, body, alive, ts, of_fold, first_change
     )
 
 

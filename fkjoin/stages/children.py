@@ -90,19 +90,18 @@ def children(
     now_ms: int,
     retention_ms: int,
     every: bool = False,
-    in_order: bool = True,
     rights_in_order: bool = False,
 ) -> Iterator[pa.Table]:
     """Turn ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``) into ``RESULT`` pages.
 
     The store is written when the iterator is exhausted.  ``source``, ``every``: as for
-    ``aggregate``; ``in_order``, ``rights_in_order``: as for ``subscription``.
+    ``aggregate``; ``rights_in_order``: as for ``subscription``.  Subscriptions come in order.
     """
     sweep(store, now_ms, partial(subscribed_rights, store), now_ms + retention_ms)
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
-    how: Any = {"parts": 1, "in_order": in_order, "rights_in_order": rights_in_order}
+    how: Any = {"parts": 1, "in_order": True, "rights_in_order": rights_in_order}
     keys, right, left = read_sides(subscriptions, rights, store, count, every=True, **how)
     touched = np.unique(np.concatenate([left.code, right.changed]))
     last_right = _last_rights(right)
@@ -118,7 +117,7 @@ def children(
         known = _rows_of(held, groups)
         had = known.flags & HAS_RESULT > 0
         unchanged = equal(digest, masked(known.body, had))
-        emission = EmitDecision.of(had, valid(digest), unchanged, every=every).counted(count)
+        emission = EmitDecision.of(had, valid(digest), unchanged, count, every=every)
         version = emission.own_versions(known, source, now_ms)
 
         written = entries(
@@ -134,7 +133,7 @@ def children(
         batches.append(written)
         yield emission.results(take(keys, groups), results, version, ts[groups])
     write_sides(
-        store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order
+        store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=True
     )
     # All writes come after the last page: a caller that stops early leaves the store unchanged.
     for written in batches:
@@ -165,6 +164,11 @@ class _Members(NamedTuple):
     names: Bytes
     group: Ints
     rows: Bytes
+
+    def at(self, positions: Ints) -> _Members:
+        """Take the left rows at these positions."""
+        names, rows = (take(part, positions) for part in (self.names, self.rows))
+        return _Members(names, self.group[positions], rows)
 
 
 def _rows(family: Family, groups: Ints, members: _Members, rights: Bytes, keys: int) -> Bytes:
@@ -207,9 +211,7 @@ def _members(
         final = np.flatnonzero(last_of_run(left.combined))
         wanted = final[left.wanted[final]]
         touched = left.names
-        fresh = _Members(
-            take(left.names, left.combined[wanted]), left.code[wanted], take(left.value, wanted)
-        )
+        fresh = _Members(take(left.names, left.combined), left.code, left.value).at(wanted)
     gathered: list[_Members] = []
     begun, size = 0, 0
     for page in store.scan([prefix_range(prefix) for prefix in take(prefixes, order).to_pylist()]):
@@ -224,26 +226,22 @@ def _members(
             yield _put_together(order[begun:reached], gathered, fresh)
             gathered = [_without(members, order[begun:reached]) for members in gathered]
             begun, size = reached, sum(len(members.names) for members in gathered)
-        names, rows = take(page.keys, positions), take(held.body, positions)
-        gathered.append(_Members(names, order[page.ranges[positions]], rows))
+        gathered.append(_Members(page.keys, order[page.ranges], held.body).at(positions))
         size += len(positions)
     yield _put_together(order[begun:], gathered, fresh)
 
 
 def _without(members: _Members, done: Ints) -> _Members:
     """The left rows of groups that are not ``done``."""
-    rest = np.flatnonzero(~np.isin(members.group, done))
-    return _Members(take(members.names, rest), members.group[rest], take(members.rows, rest))
+    return members.at(np.flatnonzero(~np.isin(members.group, done)))
 
 
 def _put_together(groups: Ints, gathered: list[_Members], fresh: _Members) -> tuple[Ints, _Members]:
     """The groups, and their left rows, in order of the groups and of the rows' names."""
-    parts = [*gathered, fresh]
-    names, rows = stack(*(part.names for part in parts)), stack(*(part.rows for part in parts))
-    group = np.concatenate([part.group for part in parts])
-    mine = np.flatnonzero(np.isin(group, groups))
-    mine = mine[byte_order(take(names, mine))]
-    return groups, _Members(take(names, mine), group[mine], take(rows, mine))
+    names, group, rows = zip(*gathered, fresh, strict=True)
+    every = _Members(stack(*names), np.concatenate(group), stack(*rows))
+    mine = every.at(np.flatnonzero(np.isin(every.group, groups)))
+    return groups, mine.at(byte_order(mine.names))
 
 
 def _last_rights(right: Rights) -> Ints:

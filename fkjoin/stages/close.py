@@ -163,7 +163,7 @@ def _closed(
     # The end of a range is excluded, so that a window's end at ``until`` itself needs one more.
     last = (until + 1 + _SIGN).to_bytes(8, "big")
     for page in store.scan([(tags.CLOSES, tags.CLOSES + last)]):
-        keys = after(page.keys, np.full(len(page.keys), _NAME_HEAD))
+        keys = after(page.keys, _NAME_HEAD)
         names = prefixed(tags.ROW, keys)
         held = records.decode(store.get_many(names))
         nothing = constant(None, 0)

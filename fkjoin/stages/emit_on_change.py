@@ -58,28 +58,25 @@ class EmitDecision(NamedTuple):
         had: Bools,
         has: Bools,
         unchanged: Bools,
+        count: Counters,
         *,
         every: bool = False,
         among: Bools | None = None,
     ) -> EmitDecision:
         """Decide about keys that ``had`` a result and that ``has`` one.
 
-        ``unchanged``: looked at where there was a result and is one.  ``every``: emit these, too.
-        ``among``: the keys to decide about; of others nothing is emitted.
+        Counts what is emitted, and what is not: no result, or an unchanged one.  ``unchanged``:
+        looked at where there was a result and is one.  ``every``: emit these, too.  ``among``: the
+        keys to decide about; of others nothing is emitted.
         """
         emit = (had | has) & (every | ~(had & has & unchanged))
-        return cls(had, has, emit if among is None else emit & among)
-
-    def counted(self, count: Counters, among: Bools | None = None) -> EmitDecision:
-        """Count what is emitted, and what is not: no result, or an unchanged one.
-
-        ``among``: see ``of``.
-        """
-        held_back = ~self.emit if among is None else among & ~self.emit
-        count[counters.TOMBSTONES] += int((held_back & ~self.has).sum())
-        count[counters.IDEMPOTENT] += int((held_back & self.has).sum())
-        count[counters.OUT] += int(self.emit.sum())
-        return self
+        held_back = ~emit
+        if among is not None:
+            emit, held_back = emit & among, held_back & among
+        count[counters.TOMBSTONES] += int((held_back & ~has).sum())
+        count[counters.IDEMPOTENT] += int((held_back & has).sum())
+        count[counters.OUT] += int(emit.sum())
+        return cls(had, has, emit)
 
     def results(self, keys: Bytes, value: Bytes, version: Bytes, ts: Ints) -> pa.Table:
         """Changes of the table (``RESULT``): of all keys' columns what is to be emitted."""

@@ -21,8 +21,6 @@ import pyarrow as pa
 
 from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
-    Bytes,
-    Ints,
     bools,
     chosen,
     codes,
@@ -35,7 +33,6 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import ENRICHED, column, table
-from fkjoin.codec.records import Records
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import entries
@@ -67,17 +64,23 @@ def enrich(
     count[counters.EVENTS_IN] += len(events)
     named = bools(column(events, "named"))
     code, keys = codes(stack(column(rows, "key"), chosen(column(events, "key"), named)))
-    held = records.decode(store.get_many(prefixed(tags.ROW, keys)))
-    newest = _taken_in(
-        rows,
+    names = prefixed(tags.ROW, keys)
+    held = records.decode(store.get_many(names))
+    before = masked(held.body, held.exists & (held.flags & GONE == 0))
+    position, where, version = newest_only(
         code[: len(rows)],
-        keys,
+        column(rows, "version"),
         held,
-        store,
-        count=count,
-        due_ms=now_ms + retention_ms,
+        count,
+        as_read=True,
         in_order=in_order,
-    )
+        contents=lambda: (column(rows, "value"), before),
+    ).last()
+    value, ts = (take(column(rows, name), position) for name in ("value", "ts"))
+    ending: Any = {"gone": ~valid(value), "due_ms": now_ms + retention_ms, "in_order": in_order}
+    written = entries(take(names, where), False, ts.to_numpy(), version, value, **ending)
+    store.write(*written)
+    newest = replaced(before, where, value)
 
     # The batch's changes come first, and events look at what they have left: the order in which
     # both came in the batch must not matter.
@@ -89,33 +92,3 @@ def enrich(
     count[counters.OUT] += int(sent.sum())
     columns = column(events, "key"), column(events, "event"), row
     return table(ENRICHED, *(chosen(values, sent) for values in columns))
-
-
-def _taken_in(
-    rows: pa.Table,
-    code: Ints,
-    keys: Bytes,
-    held: Records,
-    store: Store,
-    *,
-    count: Counters,
-    due_ms: int,
-    in_order: bool,
-) -> Bytes:
-    """Write what the batch changes, and return each key's row after that; null where is none."""
-    row = masked(held.body, held.exists & (held.flags & GONE == 0))
-    newest = newest_only(
-        code,
-        column(rows, "version"),
-        held,
-        count,
-        as_read=True,
-        in_order=in_order,
-        contents=lambda: (column(rows, "value"), row),
-    )
-    position, where, version = newest.last()
-    value, ts = take(column(rows, "value"), position), take(column(rows, "ts"), position).to_numpy()
-    names = prefixed(tags.ROW, take(keys, where))
-    ending: Any = {"gone": ~valid(value), "due_ms": due_ms, "in_order": in_order}
-    store.write(*entries(names, False, ts, version, value, **ending))
-    return replaced(row, where, value)

@@ -28,6 +28,7 @@ from fkjoin.codec.arrays import (
     Bools,
     Bytes,
     Ints,
+    chosen,
     concat,
     constant,
     equal,
@@ -88,18 +89,6 @@ class Parts(NamedTuple):
             ahead[unnamed] = versions.is_newer(heads, take(self.version, unnamed))
             all_ahead.append(ahead)
         return all_ahead
-
-    def chosen(self, which: Bools) -> Parts:
-        """The parts of the left keys that are to be kept."""
-        mask = pa.array(which)
-        return Parts(
-            version=self.version.filter(mask),
-            left=self.left.filter(mask),
-            since=[part.filter(mask) for part in self.since],
-            answered=[part.filter(mask) for part in self.answered],
-            rights=[part.filter(mask) for part in self.rights],
-            times=[time[which] for time in self.times],
-        )
 
     def named(self) -> list[Bytes]:
         """The right rows that the left rows name."""
@@ -169,8 +158,7 @@ def gather(
     rows = _rows(join, keys, after, matched)
     rows_before = _emitted(join, keys, before, emitted_before, had & has)
     among = taken & complete
-    emission = EmitDecision.of(had, has, equal(rows, rows_before), among=among)
-    emission = emission.counted(count, among)
+    emission = EmitDecision.of(had, has, equal(rows, rows_before), count, among=among)
 
     # A row that waited for answers has changed in several batches, and gets the latest timestamp
     # of them all.  So ts is kept up while it waits.  A part without a timestamp takes nothing away
@@ -280,8 +268,9 @@ def result_rows(keys: Bytes, held: Records, join: MultiJoin) -> tuple[Bytes, Byt
 
 def _rows(join: MultiJoin, keys: Bytes, parts: Parts, which: Bools) -> Bytes:
     """The rows of the result that are asked for; null elsewhere."""
-    chosen, places = parts.chosen(which), np.flatnonzero(which)
-    rows = join.rows(keys.filter(pa.array(which)), chosen.left, chosen.named())
+    rights = [chosen(row, which) for row in parts.named()]
+    rows = join.rows(chosen(keys, which), chosen(parts.left, which), rights)
+    places = np.flatnonzero(which)
     return rows if which.all() else replaced(constant(None, len(keys)), places, rows)
 
 

@@ -87,8 +87,7 @@ def merge(
     shown = _shown(slots)
     had, has = held.flags & HAS_RESULT > 0, valid(shown)
     unchanged = equal(shown_before, shown)
-    emission = EmitDecision.of(had, has, unchanged, every=every, among=taken)
-    emission = emission.counted(count, taken)
+    emission = EmitDecision.of(had, has, unchanged, count, every=every, among=taken)
     version = emission.own_versions(held, source, now_ms)
     latest = np.maximum(latest, np.where(held.exists, held.ts, NO_TIMESTAMP))
     ts = np.where(emission.emit, latest, held.ts)
@@ -118,7 +117,7 @@ def origins_of(version: Bytes) -> tuple[Octets, Bytes]:
     """Read origins behind versions: the number of the shown table, the versions of all tables."""
     _, rest = versions.split(version, 1)
     data, bounds = buffers(rest)
-    return window(data, bounds[:-1], 1)[:, 0], after(rest, np.ones(len(rest), np.int64))
+    return window(data, bounds[:-1], 1)[:, 0], after(rest, 1)
 
 
 def _origins(slots: list[Slot], parts: Sequence[int]) -> Bytes:
@@ -132,7 +131,7 @@ def _origins(slots: list[Slot], parts: Sequence[int]) -> Bytes:
 
 
 def _slots(bodies: Bytes, tables: int) -> list[Slot]:
-    untagged_bodies = after(bodies, np.ones(len(bodies), np.int64), valid(bodies))
+    untagged_bodies = after(bodies, 1, valid(bodies))
     columns = bytes_codec(2 * tables).decode(untagged_bodies)
     return [Slot(*columns[first : first + 2]) for first in range(0, 2 * tables, 2)]
 

@@ -69,7 +69,7 @@ def owners(
     has = valid(shown)
     count[counters.HIDDEN] += len(after) - int(has.sum())
     unchanged = equal(_shown(before, len(keys)), shown)
-    emission = EmitDecision.of(had, has, unchanged, every=every).counted(count)
+    emission = EmitDecision.of(had, has, unchanged, count, every=every)
     version = emission.own_versions(held, source, now_ms)
     latest = np.where(held.exists, held.ts, NO_TIMESTAMP)
     np.maximum.at(latest, code, column(outputs, "ts").to_numpy())

@@ -65,7 +65,7 @@ def _emitted(page: Page, store: Store, count: Counters) -> pa.Table:
     value = masked(waiting.body, has)
     digest = digests(value)
     unchanged = equal(digest, masked(before.body, before.exists))
-    emission = EmitDecision.of(before.exists, has, unchanged).counted(count)
+    emission = EmitDecision.of(before.exists, has, unchanged, count)
 
     emitted = masked(records.encode(waiting.flags, waiting.ts, waiting.version, digest), has)
     store.write(

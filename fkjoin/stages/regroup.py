@@ -63,18 +63,15 @@ def regroup(
     count: Counters,
     *,
     now_ms: int,
-    retention_ms: int,
-    every: bool = False,
-    as_read: bool = False,
-    in_order: bool = False,
     windows: TimeWindows | None = None,
     letters: bool = False,
+    **how: Any,
 ) -> pa.Table:
     """Turn rows whose values are contributions (``JOINED``) into ``GROUPED``.
 
     Rows come in any order, duplicates allowed.  A change that is not newer than the row's last is
     dropped; one that leaves the contribution unchanged too, unless ``every`` one is to be emitted.
-    ``in_order``: see ``newest_only``.  Rows whose time is too far ahead of the batch's are set
+    ``how``: as for ``settle``.  Rows whose time is too far ahead of the batch's are set
     aside and counted, so that the last row of their key stays; with ``letters``, each becomes a
     message without old and new value.
     """
@@ -87,9 +84,7 @@ def regroup(
         rows, beyond = rows.filter(pa.array(~early)), rows.filter(pa.array(early)).combine_chunks()
         if len(beyond):
             count.update(counters.commonest([windows.ahead_text] * len(beyond)))
-    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
-    how: Any = {"every": every, "as_read": as_read, "in_order": in_order}
-    settled = settle(rows, store, count, keep="value", **times, **how)
+    settled = settle(rows, store, count, keep="value", now_ms=now_ms, **how)
     results = settled.results
     changed = _changed if windows is None else windows.changed
     change, key, old, new = changed(settled.before, column(results, "value"))

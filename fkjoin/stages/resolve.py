@@ -63,25 +63,16 @@ def resolve(
     store: Store,
     count: Counters,
     *,
-    now_ms: int,
-    retention_ms: int,
     materialized: bool = False,
-    every: bool = False,
-    as_read: bool = False,
-    in_order: bool = False,
-    complete: Complete | None = None,
+    **how: Any,
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``) into changes of the joined table.
 
     Answers come in any order, duplicates allowed.  ``materialized``: keep the results, with their
-    timestamps.  ``every``: also emit results that are unchanged (emit on update); never tombstones
-    of keys without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a
-    table that is materialized, what makes rows whole that lack values.
+    timestamps.  ``how``: as for ``settle``.
     """
     keep: Keep = "both" if materialized else "hash"
-    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
-    how: Any = {"every": every, "as_read": as_read, "in_order": in_order, "complete": complete}
-    return settle(joined, store, count, keep=keep, **times, **how).results
+    return settle(joined, store, count, keep=keep, **how).results
 
 
 def settle(
@@ -105,6 +96,9 @@ def settle(
         write the new highwater mark, also where nothing is emitted
 
     A result is compared by its digest: a hash of it, or with ``keep="value"`` the value itself.
+    ``every``: also emit results that are unchanged (emit on update); never tombstones of keys
+    without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a table
+    that is materialized, what makes rows whole that lack values.
     """
     sweep(store, now_ms)
     if not len(joined):
@@ -128,7 +122,7 @@ def settle(
     how: Any = {"as_read": as_read, "in_order": in_order, "contents": by_contents}
     newest = newest_only(code, column(joined, "version"), held, count, **how)
     if complete is not None:
-        rows = _without_digest(body_before)
+        rows = after(body_before, DIGEST_BYTES, had)
         batch = CompletedBatch(
             complete, joined, code, newest, keys=keys, held=held, rows=rows, store=store
         )
@@ -156,7 +150,7 @@ def settle(
     if keep == "value":
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]
-    emission = EmitDecision.of(had[final], has[last], unchanged, every=every).counted(count)
+    emission = EmitDecision.of(had[final], has[last], unchanged, count, every=every)
     emit = emission.emit
     position, version = order[last], take(version, last)
     shown = take(value, position)
@@ -173,10 +167,6 @@ def settle(
     store.write(*entries(take(names, final), has[last], since, version, body, **ending))
     if keep == "hash":
         return Settled(results, constant(None, len(results)))
-    before = _without_digest(body_before) if keep == "both" else body_before
-    return Settled(results, take(before, final[emit]))
-
-
-def _without_digest(bodies: Bytes) -> Bytes:
-    """The results of bodies that have them behind their hash; null for null."""
-    return after(bodies, np.full(len(bodies), DIGEST_BYTES), valid(bodies))
+    if keep == "both":
+        body_before = after(body_before, DIGEST_BYTES, had)
+    return Settled(results, take(body_before, final[emission.emit]))

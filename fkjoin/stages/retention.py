@@ -65,7 +65,7 @@ def sweep(
     until = tags.DUE + (max(now_ms, 0) + 1).to_bytes(8, "big")
     for page in store.scan([(tags.DUE, until)], SWEEP):
         store.write(page.keys, constant(None, len(page.keys)))
-        code, keys = codes(after(page.keys, np.full(len(page.keys), _DUE_HEAD)))
+        code, keys = codes(after(page.keys, _DUE_HEAD))
         held = records.decode(store.get_many(keys))
         ended = np.isin(np.arange(len(keys)), code[equal(take(held.version, code), page.values)])
         over: Bools = held.exists & (held.flags & GONE > 0) & ended

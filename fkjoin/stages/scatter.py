@@ -134,21 +134,16 @@ def answered(
     count: Counters,
     right_parts: Sequence[int],
     *,
-    now_ms: int,
-    retention_ms: int,
     in_order: bool = True,
-    rights_in_order: bool | Sequence[bool] = False,
+    **how: Any,
 ) -> Iterator[pa.Table]:
     """Answer ``subscriptions`` and right ``changes`` (``CHANGE``), both ``tagged``, by ``PART``.
 
-    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``,
-    ``rights_in_order``: see ``subscription``.  The store is written when the iterator is exhausted.
+    ``right_parts``: of how many parts each right table's versions are made.  ``how``: as for
+    ``subscription``.  The store is written when the iterator is exhausted.
     """
-    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
-    how: Any = {"in_order": in_order, "rights_in_order": rights_in_order}
-    pages = subscription(
-        subscriptions, changes, store, count, right_parts=right_parts, **times, **how
-    )
+    how |= {"in_order": in_order, "right_parts": right_parts}
+    pages = subscription(subscriptions, changes, store, count, **how)
     for page in pages:
         names = "key", "version", "right", "ts"
         keys, version, value, ts = (column(page, name) for name in names)

@@ -7,7 +7,7 @@ changes come.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,14 +30,6 @@ class Slot(NamedTuple):
     row: Bytes
 
 
-class ChangedSlots(NamedTuple):
-    """The keys of which a batch changed a slot, and the timestamps of the changes."""
-
-    keys: Ints
-    """The numbers of the keys."""
-    ts: Ints
-
-
 def take_in(
     rows: pa.Table,
     code: Ints,
@@ -46,9 +38,10 @@ def take_in(
     held: Records,
     count: Counters,
     in_order: Sequence[bool],
-) -> list[ChangedSlots]:
-    """Put a batch's rows (``NUMBERED``) into the ``slots``; returns what changed in each.
+) -> list[tuple[Ints, Ints]]:
+    """Put a batch's rows (``NUMBERED``) into the ``slots``.
 
+    Returns, for each, the numbers of the keys that changed, and the timestamps of the changes.
     Rows come in any order, duplicates allowed.  ``code``: the numbers of the rows' keys among the
     slots' keys; ``in_order``: of each table, see ``newest_only``.
     """
@@ -56,35 +49,20 @@ def take_in(
     changed = []
     for number, slot in enumerate(slots):
         own = np.flatnonzero(numbers == number)
-        if not len(own):
-            changed.append(ChangedSlots(np.zeros(0, np.int64), np.zeros(0, np.int64)))
-            continue
-        how: Any = {"held": held, "count": count, "in_order": bool(in_order) and in_order[number]}
-        slots[number], change = _with_rows(rows.take(pa.array(own)), code[own], slot, **how)
-        changed.append(change)
+        version, value, ts = (take(column(rows, name), own) for name in ("version", "value", "ts"))
+        # A slot is newer or older by its own table's versions: versions of several tables mean
+        # nothing to one another.
+        exists, known = valid(slot.version), pc.fill_null(slot.version, b"")
+        position, where, version = newest_only(
+            code[own],
+            version,
+            held._replace(exists=exists, version=known, body=slot.row),
+            count,
+            as_read=True,
+            in_order=bool(in_order) and in_order[number],
+            contents=lambda came=value, known=slot.row: (came, known),
+        ).last()
+        row = replaced(slot.row, where, take(value, position))
+        slots[number] = Slot(replaced(slot.version, where, version), row)
+        changed.append((where, ts.to_numpy()[position]))
     return changed
-
-
-def _with_rows(
-    rows: pa.Table, code: Ints, slot: Slot, *, held: Records, count: Counters, in_order: bool
-) -> tuple[Slot, ChangedSlots]:
-    """The slot with rows of its table, and what they change in it."""
-    # A slot is newer or older by its own table's versions: versions of several tables mean nothing
-    # to one another.
-    known = held._replace(
-        exists=valid(slot.version), version=pc.fill_null(slot.version, b""), body=slot.row
-    )
-    value = column(rows, "value")
-    newest = newest_only(
-        code,
-        column(rows, "version"),
-        known,
-        count,
-        as_read=True,
-        in_order=in_order,
-        contents=lambda: (value, slot.row),
-    )
-    position, where, version = newest.last()
-    row = replaced(slot.row, where, take(value, position))
-    after = Slot(replaced(slot.version, where, version), row)
-    return after, ChangedSlots(where, column(rows, "ts").to_numpy()[position])

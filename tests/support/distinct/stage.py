@@ -60,7 +60,7 @@ class DistinctSpec(StageSpec):
         newest = np.full(len(keys), -1)
         newest[code[valid(new)]] = np.flatnonzero(valid(new))
         rows = as_bytes(pa.compute.if_else(pa.array(had), row, take(new, newest, newest >= 0)))
-        emission = EmitDecision.of(had, has, had & has).counted(count)
+        emission = EmitDecision.of(had, has, had & has, count)
         latest = np.where(held.exists, held.ts, np.iinfo(np.int64).min)
         np.maximum.at(latest, code, column(grouped, "ts").to_numpy())
         source = versions.identity(f"distinct {self.state.operator}")
