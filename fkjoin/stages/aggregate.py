@@ -39,11 +39,9 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import GROUPED, RESULT, column, table
-from fkjoin.codec.records import Records
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.ordering import by_code_and_version, looked_up, newest_only
 from fkjoin.stages.retention import GONE, later, sweep
@@ -53,7 +51,7 @@ from fkjoin.state import Store
 def aggregate(
     grouped: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     fold: Fold | CoFold,
     *,
     source: bytes,
@@ -95,7 +93,7 @@ def aggregate(
 
 
 def guard(
-    grouped: pa.Table, store: Store, count: Counters, due_ms: int
+    grouped: pa.Table, store: Store, count: counters.Counters, due_ms: int
 ) -> tuple[pa.Table, tuple[Bytes, Bytes]]:
     """The changes newer than what is remembered, with what they replace; and the entries to write.
 
@@ -124,7 +122,7 @@ class Touched(NamedTuple):
     keys: Bytes
     names: Bytes
     """The names of their records."""
-    held: Records
+    held: records.Records
     had: Bools
     """The groups that had a result."""
     unchanged: Bools

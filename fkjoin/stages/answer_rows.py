@@ -20,7 +20,6 @@ from fkjoin.codec.vectors import Columns, EvaluationError, Steps, taken, throwin
 from fkjoin.errors import FkJoinError, set_aside, thrown_at
 from fkjoin.stages import counters
 from fkjoin.stages.contribute import Fields
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import structs, with_value
 from fkjoin.stages.regroup import contributions
 
@@ -78,7 +77,7 @@ class MakesRows(Protocol):
     def __call__(self, answers: pa.Table) -> pa.Table: ...
 
 
-def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -> pa.Table:
+def usable(make: MakesRows, answers: pa.Table, count: counters.Counters, operator: str) -> pa.Table:
     """Make messages of ``ANSWER``; those on which an expression throws are left out and counted."""
     try:
         return make(answers)

@@ -40,7 +40,6 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.sides import Rights, Subscribes, read_sides, subscribed_rights, write_sides
@@ -83,7 +82,7 @@ def children(
     subscriptions: pa.Table,
     rights: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     family: Family,
     *,
     source: bytes,

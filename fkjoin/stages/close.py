@@ -39,7 +39,6 @@ from fkjoin.codec.messages import NO_TIMESTAMP, column
 from fkjoin.folds.fold import Fold, entries_of, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.aggregate import touched
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision
 from fkjoin.stages.stream_time import Arrivals, StreamTime
 from fkjoin.stages.time_windows import TimeWindows
@@ -66,7 +65,7 @@ class Closing:
         """The stream time after a batch."""
         return before.after(arrivals, self.idle_ms, self.grace)
 
-    def holding(self, time: StreamTime, arrivals: Arrivals) -> Counters:
+    def holding(self, time: StreamTime, arrivals: Arrivals) -> counters.Counters:
         """Count by how much the source is behind that holds windows open.
 
         None is counted if the batch had rows of it.
@@ -74,16 +73,16 @@ class Closing:
         least, most = min(time.times), max(time.times)
         number = time.times.index(least)
         if number in arrivals.latest or least == most or time.now > least:
-            return Counters()
+            return counters.Counters()
         behind = 1 if least == NO_TIMESTAMP else max(1, (most - least) // 1000)
-        return Counters({counters.HOLDS + self.sources[number]: behind})
+        return counters.Counters({counters.HOLDS + self.sources[number]: behind})
 
 
 def close(
     grouped: pa.Table,
     arrivals: Arrivals,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     fold: Fold,
     *,
     closing: Closing,
@@ -157,7 +156,7 @@ def _take_in(
 
 
 def _closed(
-    until: int, store: Store, count: Counters, fold: Fold, now_ms: int
+    until: int, store: Store, count: counters.Counters, fold: Fold, now_ms: int
 ) -> Iterator[pa.Table]:
     """The rows of the windows that end by then, in pages; what the store has of them is removed."""
     # The end of a range is excluded, so that a window's end at ``until`` itself needs one more.

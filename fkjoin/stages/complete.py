@@ -25,10 +25,8 @@ import pyarrow.compute as pc
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, Ints, bools, masked, prefixed, take, valid
 from fkjoin.codec.messages import JOINED, column, table
-from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.ordering import Newest
 from fkjoin.stages.retention import GONE
 from fkjoin.state import Store
@@ -135,7 +133,7 @@ class CompletedBatch:
         newer: Newest,
         *,
         keys: Bytes,
-        held: Records,
+        held: records.Records,
         rows: Bytes,
         store: Store,
     ) -> None:
@@ -162,7 +160,7 @@ class CompletedBatch:
         lacks = bools(pc.greater(lacking_values, 0)) & ~self.gone
         self.concerned: Bools = self.borrowed.exists | np.isin(np.arange(len(keys)), code[lacks])
 
-    def completed(self, count: Counters) -> Completed:
+    def completed(self, count: counters.Counters) -> Completed:
         """Make rows whole.
 
         What no value comes for yet becomes a change to no row, and is counted.
@@ -204,7 +202,7 @@ class CompletedBatch:
         ends = np.searchsorted(all_code, np.array(list(last), np.int64), side="right") - 1
         return Completed(whole, all_code, self._entries(last, take(rows, ends)))
 
-    def _rows(self, key: int, count: Counters) -> list[_KeyRow]:
+    def _rows(self, key: int, count: counters.Counters) -> list[_KeyRow]:
         """The whole rows that a key's changes lead to, in order.
 
         The first is the held one, if older changes complete it.

@@ -30,9 +30,7 @@ from fkjoin.codec.arrays import (
     stack,
 )
 from fkjoin.codec.messages import RESULT, Operation, table
-from fkjoin.codec.records import Records
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.retention import GONE, due_entries
 from fkjoin.state import items
 
@@ -58,7 +56,7 @@ class EmitDecision(NamedTuple):
         had: Bools,
         has: Bools,
         unchanged: Bools,
-        count: Counters,
+        count: counters.Counters,
         *,
         every: bool = False,
         among: Bools | None = None,
@@ -85,7 +83,7 @@ class EmitDecision(NamedTuple):
         key, row, number = (chosen(part, self.emit) for part in (keys, value, version))
         return table(RESULT, key, operation[self.emit], row, number, ts[self.emit])
 
-    def own_versions(self, held: Records, source: bytes, now_ms: int) -> Bytes:
+    def own_versions(self, held: records.Records, source: bytes, now_ms: int) -> Bytes:
         """Versions of a table that has its own: a counter per key, one more with each result.
 
         It is never behind the clock's milliseconds.  So a key whose tombstone marker has ended, and

@@ -34,7 +34,6 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import ENRICHED, column, table
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import entries
 from fkjoin.stages.join_rows import How
 from fkjoin.stages.ordering import newest_only
@@ -46,7 +45,7 @@ def enrich(
     rows: pa.Table,
     events: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     how: How,
     now_ms: int,

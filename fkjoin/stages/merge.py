@@ -41,7 +41,6 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import NO_TIMESTAMP, RESULT
 from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
@@ -55,7 +54,7 @@ _NO_TABLE = 255
 def merge(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     tables: int,
     *,
     source: bytes,
@@ -94,7 +93,9 @@ def merge(
     emitted = concat(version, _origins(slots, origins)) if origins else version
     changes = emission.results(keys, shown, emitted, ts)
 
-    body, due_ms = _encoded(slots), now_ms + retention_ms
+    columns = bytes_codec(2 * tables).encode(list(chain.from_iterable(slots)), len(keys))
+    body = concat(constant(bytes((tables,)), len(keys)), columns)
+    due_ms = now_ms + retention_ms
     written = entries(names, has, ts, version, body, gone=~has, due_ms=due_ms, among=taken)
     store.write(*written)
     return changes
@@ -134,12 +135,6 @@ def _slots(bodies: Bytes, tables: int) -> list[Slot]:
     untagged_bodies = after(bodies, 1, valid(bodies))
     columns = bytes_codec(2 * tables).decode(untagged_bodies)
     return [Slot(*columns[first : first + 2]) for first in range(0, 2 * tables, 2)]
-
-
-def _encoded(slots: list[Slot]) -> Bytes:
-    rows = len(slots[0].row)
-    body = bytes_codec(2 * len(slots)).encode(list(chain.from_iterable(slots)), rows)
-    return concat(constant(bytes((len(slots),)), rows), body)
 
 
 def _shown(slots: list[Slot]) -> Bytes:

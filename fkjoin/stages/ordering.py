@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import records, tags, ties, versions
+from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import (
     Bools,
     Bytes,
@@ -30,9 +30,7 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import column
 from fkjoin.codec.record_order import in_one_order
-from fkjoin.codec.records import Records
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.state import Store
 
 Contents = Callable[[], tuple[Bytes, Bytes]]
@@ -52,7 +50,7 @@ class Newest(NamedTuple):
         return Newest(self.order[last], self.code[last], take(self.version, last))
 
 
-def looked_up(messages: pa.Table, store: Store) -> tuple[Ints, Bytes, Bytes, Records]:
+def looked_up(messages: pa.Table, store: Store) -> tuple[Ints, Bytes, Bytes, records.Records]:
     """The number of each message's key; the keys, and their records' names and records."""
     code, keys = codes(column(messages, "key"))
     names = prefixed(tags.ROW, keys)
@@ -62,8 +60,8 @@ def looked_up(messages: pa.Table, store: Store) -> tuple[Ints, Bytes, Bytes, Rec
 def newest_only(
     code: Ints,
     version: Bytes,
-    held: Records,
-    count: Counters,
+    held: records.Records,
+    count: counters.Counters,
     *,
     or_equal: bool = False,
     as_read: bool = False,
@@ -117,19 +115,19 @@ class _Sorted(NamedTuple):
     repeated: Bools
     """True for one with the code and version of the message before."""
 
-    def beside(self, held: Records) -> Bools:
+    def beside(self, held: records.Records) -> Bools:
         """Tell which messages have the version of what is held, but for its tie-break."""
         rows = np.flatnonzero(~self.fresh)
         arriving, before = take(self.version, rows), take(held.version, self.code[rows])
-        both = ties.may_tie(arriving) & ties.may_tie(before)
+        both = versions.may_tie(arriving) & versions.may_tie(before)
         rows, arriving, before = rows[both], chosen(arriving, both), chosen(before, both)
         beside = np.zeros(len(self.code), bool)
-        beside[rows] = equal(ties.split_ties(arriving)[0], ties.split_ties(before)[0])
+        beside[rows] = equal(versions.split_ties(arriving)[0], versions.split_ties(before)[0])
         return beside
 
 
 def _without_ties(
-    messages: _Sorted, held: Records, contents: Contents, count: Counters
+    messages: _Sorted, held: records.Records, contents: Contents, count: counters.Counters
 ) -> tuple[Bools, Bytes]:
     """Tell which messages count; those that win against what is held get a newer version::
 
@@ -145,17 +143,17 @@ def _without_ties(
     tied = beside | repeated
     tied[:-1] |= repeated[1:]
     rows = np.flatnonzero(tied)
-    rows = rows[ties.may_tie(take(version, rows))]
+    rows = rows[versions.may_tie(take(version, rows))]
     if not len(rows):
         return counts, version
     came, known = contents()
     run = np.cumsum(~repeated)[rows]
     beside = beside[rows]
-    tie, held_tie = ties.of_contents(take(came, order[rows])), np.zeros(len(rows), np.uint64)
+    tie, held_tie = versions.of_contents(take(came, order[rows])), np.zeros(len(rows), np.uint64)
     # What is held has a tie-break if it has won a tie before; only else its content is hashed.
     codes = code[rows[beside]]
-    _, broken = ties.split_ties(take(held.version, codes))
-    held_tie[beside] = np.where(broken > 0, broken, ties.of_contents(take(known, codes)))
+    _, broken = versions.split_ties(take(held.version, codes))
+    held_tie[beside] = np.where(broken > 0, broken, versions.of_contents(take(known, codes)))
     # Each different content of a run but one is a tie: equal contents are not a tie.
     came_in, stored = np.stack([run, tie]), np.stack([run, held_tie])[:, beside]
     contenders = np.concatenate([came_in, stored], axis=1)
@@ -168,8 +166,8 @@ def _without_ties(
     counts[rows] = False
     counts[winners] = np.where(beside, tie > held_tie[best], fresh[winners])
     raised = beside & counts[winners]
-    stems, _ = ties.split_ties(take(version, winners[raised]))
-    return counts, replaced(version, winners[raised], ties.with_ties(stems, tie[raised]))
+    stems, _ = versions.split_ties(take(version, winners[raised]))
+    return counts, replaced(version, winners[raised], versions.with_ties(stems, tie[raised]))
 
 
 def by_code_and_version(code: Ints, version: Bytes) -> Ints:

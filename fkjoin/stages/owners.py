@@ -31,9 +31,7 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
-from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.ordering import by_code_and_version, looked_up
 from fkjoin.stages.retention import sweep
@@ -43,7 +41,7 @@ from fkjoin.state import Store
 def owners(
     outputs: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     source: bytes,
     now_ms: int,
@@ -62,7 +60,7 @@ def owners(
     code, keys, names, held = looked_up(outputs, store)
     had = held.flags & HAS_RESULT > 0
     before = pairs.decode(masked(held.body, had))
-    came = Pairs(code, column(outputs, "row"), column(outputs, "new"))
+    came = pairs.Pairs(code, column(outputs, "row"), column(outputs, "new"))
     after = _replaced(before, came, column(outputs, "version"))
 
     shown = _shown(after, len(keys))
@@ -85,7 +83,7 @@ def shown_outputs(bodies: Bytes) -> Bytes:
     return _shown(pairs.decode(bodies), len(bodies))
 
 
-def _replaced(before: Pairs, came: Pairs, version: Bytes) -> Pairs:
+def _replaced(before: pairs.Pairs, came: pairs.Pairs, version: Bytes) -> pairs.Pairs:
     """The outputs of each key by owner, with the last of those that ``came``; null is none."""
     owner, _ = codes(came.names)
     order = by_code_and_version(owner, version)
@@ -94,7 +92,7 @@ def _replaced(before: Pairs, came: Pairs, version: Bytes) -> Pairs:
     return before.where(stays).and_more(last.where(valid(last.second))).in_order()
 
 
-def _shown(outputs: Pairs, keys: int) -> Bytes:
+def _shown(outputs: pairs.Pairs, keys: int) -> Bytes:
     """The first output of each of so many keys, of outputs in order; null where there is none."""
     if not len(outputs):
         return constant(None, keys)

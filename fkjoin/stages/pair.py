@@ -45,7 +45,6 @@ from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, column, table
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
@@ -67,11 +66,6 @@ class Sides(NamedTuple):
     emitted: Bytes
     ts: list[Ints]
     """Timestamps of the last changes of either table."""
-
-    @property
-    def gone(self) -> Bools:
-        """Tell which keys neither table has."""
-        return ~valid(self.slots[0].row) & ~valid(self.slots[1].row)
 
     def version(self, parts: _Parts) -> Bytes:
         """Versions of results: the left row's, then the right row's."""
@@ -95,7 +89,7 @@ class _Batch(NamedTuple):
 def pair(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     make: Callable[[pa.Table], pa.Table],
     *,
     parts: _Parts,
@@ -141,7 +135,7 @@ def pair(
 def answers_by_key(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     parts: _Parts,
     now_ms: int,
@@ -169,7 +163,7 @@ def sides_of(bodies: Bytes) -> Sides:
 def _taken(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     parts: _Parts,
     now_ms: int,
@@ -199,5 +193,6 @@ def _write(
 ) -> None:
     (left, right), times = batch.sides.slots, map(pa.array, batch.sides.ts)
     body = _CODEC.encode([*left, *right, emitted, *times], len(emitted))
-    how: Any = {"gone": batch.sides.gone, "due_ms": due_ms, "among": batch.taken}
+    gone = ~valid(left.row) & ~valid(right.row)
+    how: Any = {"gone": gone, "due_ms": due_ms, "among": batch.taken}
     store.write(*entries(batch.names, has, ts, batch.version, body, **how))

@@ -35,7 +35,6 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import settle
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Store
@@ -60,7 +59,7 @@ def contributions(
 def regroup(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     now_ms: int,
     windows: TimeWindows | None = None,

@@ -38,9 +38,8 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, table
-from fkjoin.codec.ties import fingerprints
+from fkjoin.codec.versions import fingerprints
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import entries
 from fkjoin.stages.ordering import looked_up, newest_only
 from fkjoin.stages.retention import sweep
@@ -62,7 +61,7 @@ class Rekeyed(NamedTuple):
 def rekey(
     changes: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     now_ms: int,
     retention_ms: int,

@@ -41,9 +41,8 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, column, table
 from fkjoin.codec.rows import bytes_codec
-from fkjoin.codec.ties import fingerprints
+from fkjoin.codec.versions import fingerprints
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import entries
 from fkjoin.stages.ordering import looked_up, newest_only
 from fkjoin.stages.rekey import contents_of
@@ -62,7 +61,7 @@ class Scattered(NamedTuple):
 def scatter(
     changes: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     rights: int,
     *,
     now_ms: int,
@@ -131,7 +130,7 @@ def answered(
     subscriptions: pa.Table,
     changes: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     right_parts: Sequence[int],
     *,
     in_order: bool = True,

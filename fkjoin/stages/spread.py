@@ -23,13 +23,12 @@ from fkjoin.codec import pairs
 from fkjoin.codec.arrays import Bytes, Ints, codes, constant, equal, take
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import settle
 from fkjoin.state import Store
 
 
 def spread(
-    rows: pa.Table, store: Store, count: Counters, *, every: bool = False, **how: Any
+    rows: pa.Table, store: Store, count: counters.Counters, *, every: bool = False, **how: Any
 ) -> pa.Table:
     """Turn rows whose values are lists of outputs (``JOINED``) into ``GROUPED``.
 

@@ -39,7 +39,6 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, table
 from fkjoin.stages import counters
 from fkjoin.stages.batch_order import BEFORE, NONE, BatchOrder
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.sides import Rights, Subscribes, read_sides, subscribed_rights, write_sides
 from fkjoin.state import Store, prefix_range
@@ -49,7 +48,7 @@ def subscription(
     subscriptions: pa.Table,
     rights: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     now_ms: int,
     retention_ms: int,
@@ -95,7 +94,7 @@ def subscription(
 
 
 def _answer_on_subscribe(
-    right: Rights, left: Subscribes, order: BatchOrder, count: Counters
+    right: Rights, left: Subscribes, order: BatchOrder, count: counters.Counters
 ) -> pa.Table:
     """Answers to all subscribes, with the right row as it is when they begin."""
     wanted = np.flatnonzero(left.wanted)
@@ -108,7 +107,9 @@ def _answer_on_subscribe(
     return _answers(count, key, version, value=value, right=right, row=row, ts=ts)
 
 
-def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Counters) -> pa.Table:
+def _answer_later(
+    right: Rights, left: Subscribes, order: BatchOrder, count: counters.Counters
+) -> pa.Table:
     """Second answers to subscribes into whose window right changes fall, with the last of them.
 
     A fan-out cannot give them: it reads subscribers from the store, where the batch's are not yet.
@@ -126,7 +127,7 @@ def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Cou
     return _answers(count, key, version, value=value, right=right, row=row, ts=right.since[row])
 
 
-def _to_fan_out(right: Rights, count: Counters, *, every: bool) -> Ints:
+def _to_fan_out(right: Rights, count: counters.Counters, *, every: bool) -> Ints:
     """The foreign keys whose stored subscribers are to be answered.
 
     The others' right rows are unchanged, and are counted.
@@ -147,7 +148,7 @@ def _fan_out(
     left: Subscribes,
     order: BatchOrder,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
 ) -> Iterator[pa.Table]:
     """Answers to the stored subscribers of ``changed`` foreign keys, a page of the store at a time.
 
@@ -191,7 +192,14 @@ def _fan_out(
 
 
 def _answers(
-    count: Counters, key: Bytes, version: Bytes, *, value: Bytes, right: Rights, row: Ints, ts: Ints
+    count: counters.Counters,
+    key: Bytes,
+    version: Bytes,
+    *,
+    value: Bytes,
+    right: Rights,
+    row: Ints,
+    ts: Ints,
 ) -> pa.Table:
     """Answers (``ANSWER``) to subscribers, each with a ``row`` of the right ones."""
     count[counters.ANSWERS] += len(key)
