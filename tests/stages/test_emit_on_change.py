@@ -15,9 +15,13 @@ from fkjoin.codec import pairs, records, tags, versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import JOINED, table
 from fkjoin.codec.pairs import Pairs
-from fkjoin.stages import Counters, counters, regroup, resolve, spread
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.regroup import regroup
+from fkjoin.stages.resolve import resolve
 from fkjoin.stages.retention import GONE
+from fkjoin.stages.spread import spread
 from fkjoin.state import MemoryStore
 from tests.support.sampling import examples
 

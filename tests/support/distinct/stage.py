@@ -18,7 +18,7 @@ from fkjoin.codec.arrays import BYTES, Bytes, Ints, as_bytes, codes, masked, pai
 from fkjoin.codec.messages import GROUPED, RESULT, column
 from fkjoin.spark.specs.shown import result
 from fkjoin.spark.specs.spec import Messages, StageSpec
-from fkjoin.stages import Counters
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import EmitDecision, entries
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.state import Store
