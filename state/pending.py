@@ -26,13 +26,7 @@ import xxhash
 from fkjoin.state.database import write_sorted
 from fkjoin.state.private import close_to_others, write_private
 from fkjoin.state.seal import SEAL_DIGEST_BYTES, keyed, stamp
-from fkjoin.state.segments import (
-    POSITION_BYTES,
-    Position,
-    entry_bytes,
-    read_entries,
-    write_entries,
-)
+from fkjoin.state.segments import POSITION_BYTES, Position, entry_bytes, read_entries, write_entries
 from fkjoin.state.tail import KeysAndValues, Tail
 
 TAIL_BYTES = 2 << 20

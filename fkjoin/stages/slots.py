@@ -17,7 +17,7 @@ from fkjoin.codec.arrays import Bytes, Ints, replaced, take, valid
 from fkjoin.codec.messages import column
 from fkjoin.codec.records import Records
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.ordering import Contents, newest_only
 
 
 class Slot(NamedTuple):
@@ -60,9 +60,13 @@ def take_in(
             count,
             as_read=True,
             in_order=bool(in_order) and in_order[number],
-            contents=lambda came=value, known=slot.row: (came, known),
+            contents=_contents(value, slot.row),
         ).last()
         row = replaced(slot.row, where, take(value, position))
         slots[number] = Slot(replaced(slot.version, where, version), row)
         changed.append((where, ts.to_numpy()[position]))
     return changed
+
+
+def _contents(came: Bytes, known: Bytes) -> Contents:
+    return lambda: (came, known)
