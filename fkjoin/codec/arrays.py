@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# Not from ``fkjoin.state``: workers that only parse rows need no stores.
 Bytes: TypeAlias = pa.LargeBinaryArray
 BYTES = pa.large_binary()
 Ints = npt.NDArray[np.int64]

@@ -407,6 +407,10 @@ def _divided(part: Part, left: Any, right: Any) -> Any:
     return pc.divide(left, right)
 
 
+def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, *operands: function(*operands)
+
+
 def _by_case(part: Part, *operands: Any) -> Any:
     otherwise = operands[-1] if len(operands) % 2 else pa.scalar(None, part.type)
     pairs = zip(operands[0::2], operands[1::2], strict=False)
@@ -424,16 +428,12 @@ OPERATIONS: dict[str, Evaluators] = {
     "Cast": Evaluators(
         lambda part, value: pc.cast(value, part.type, safe=False), _row_cast, _widens
     ),
-    "And": Evaluators(lambda _, *truths: pc.and_kleene(*truths), _decided(False), lazy=True),
-    "Or": Evaluators(lambda _, *truths: pc.or_kleene(*truths), _decided(True), lazy=True),
-    "Not": Evaluators(lambda _, truth: pc.invert(truth), lambda _, truth: not truth),
-    "IsNull": Evaluators(
-        lambda _, value: pc.is_null(value), lambda _, value: value is None, nulls=True
-    ),
-    "IsNotNull": Evaluators(
-        lambda _, value: pc.is_valid(value), lambda _, value: value is not None, nulls=True
-    ),
-    "Coalesce": Evaluators(lambda _, *values: pc.coalesce(*values), _first_not_null, lazy=True),
+    "And": Evaluators(_kernel(pc.and_kleene), _decided(False), lazy=True),
+    "Or": Evaluators(_kernel(pc.or_kleene), _decided(True), lazy=True),
+    "Not": Evaluators(_kernel(pc.invert), lambda _, truth: not truth),
+    "IsNull": Evaluators(_kernel(pc.is_null), lambda _, value: value is None, nulls=True),
+    "IsNotNull": Evaluators(_kernel(pc.is_valid), lambda _, value: value is not None, nulls=True),
+    "Coalesce": Evaluators(_kernel(pc.coalesce), _first_not_null, lazy=True),
     "If": Evaluators(_by_case, _row_by_case, lazy=True),
     "CaseWhen": Evaluators(_by_case, _row_by_case, lazy=True),
     "EqualTo": _EQUAL,
@@ -460,7 +460,7 @@ OPERATIONS: dict[str, Evaluators] = {
     "Divide": Evaluators(_divided, _row_divided, _floating, raises=True),
     "IntegralDivide": Evaluators(row=_whole_quotient),
     "Remainder": Evaluators(row=_remainder),
-    "UnaryMinus": Evaluators(lambda _, value: pc.negate(value), _negated, _floating),
+    "UnaryMinus": Evaluators(_kernel(pc.negate), _negated, _floating),
     "UnaryPositive": Evaluators(row=lambda _, value: value),
     "Abs": Evaluators(row=_absolute),
     "Greatest": Evaluators(row=_extreme(max), nulls=True),
@@ -480,7 +480,7 @@ OPERATIONS: dict[str, Evaluators] = {
     "ArrayIntersect": Evaluators(
         row=lambda _, left, right: _distinct(item for item in left if _has_equal(item, right))
     ),
-    "ArrayDistinct": Evaluators(row=lambda _, items: _distinct(items)),
+    "ArrayDistinct": Evaluators(row=_kernel(_distinct)),
     "ArrayRemove": Evaluators(
         row=lambda _, items, gone: [item for item in items if not _has_equal(item, [gone])]
     ),

@@ -360,7 +360,7 @@ class _Fitting:
 
 def _simple(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
-        return _text(value)
+        return value if isinstance(value, str) else as_json(value)
     if pa.types.is_boolean(kind):
         return value if isinstance(value, bool) else None
     if pa.types.is_floating(kind):
@@ -377,11 +377,6 @@ def _float(text: str, kind: pa.DataType) -> float | None:
     number = float(text)
     beyond = text[-1].isdigit() and abs(number) >= _BEYOND[kind.bit_width]
     return None if beyond else number
-
-
-def _text(value: Any) -> str:
-    """Return a text itself, and the JSON of anything else."""
-    return value if isinstance(value, str) else as_json(value)
 
 
 def as_json(value: Any) -> str:

@@ -91,8 +91,11 @@ class RowCodec:
         The others are not decoded.
         """
         columns = self._reader(data).fields(self.schema, _pruned(self.schema, paths))
-        inner = ((columns[name], list(below)) for name, *below in paths)
-        return [pc.struct_field(column, below) if below else column for column, below in inner]
+        picked = []
+        for name, *below in paths:
+            column = columns[name]
+            picked.append(pc.struct_field(column, below) if below else column)
+        return picked
 
     def _reader(self, data: Bytes) -> _Reader:
         shape = _Shape(self.schema)

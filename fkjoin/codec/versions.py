@@ -37,7 +37,6 @@ import xxhash
 
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     Octets,
     after,
@@ -54,7 +53,7 @@ from fkjoin.codec.arrays import (
     window,
 )
 from fkjoin.errors import FormatError
-from fkjoin.state import items
+from fkjoin.state import Bytes, items
 
 HEAD_BYTES = 9
 SIGN = np.uint64(1 << 63)

@@ -14,22 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec.arrays import (
-    Bytes,
-    Ints,
-    after,
-    buffers,
-    concat,
-    constant,
-    masked,
-    take,
-    valid,
-    window,
-)
+from fkjoin.codec.arrays import Ints, after, buffers, concat, constant, masked, take, valid, window
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.folds.fold import AggregateColumn, Fold, Folded, collected_columns, require_places
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 def numbered(grouped: pa.Table, number: int) -> pa.Table:

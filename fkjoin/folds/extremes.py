@@ -15,9 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import (
-    BYTES,
     Bools,
-    Bytes,
     Ints,
     after,
     as_bytes,
@@ -35,7 +33,7 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.rows import RowCodec, is_text
 from fkjoin.folds.fold import AggregateColumn, FoldSteps, entry_prefixes, totals, whole
 from fkjoin.folds.sums import decimal_words
-from fkjoin.state import Store, byte_order, prefix_range
+from fkjoin.state import BYTES, Bytes, Store, byte_order, prefix_range
 
 COUNT_BYTES = 8
 _LOOKED_AT = 8

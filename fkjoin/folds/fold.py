@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     bools,
     changes_from_previous,
@@ -33,7 +32,7 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.expressions import Part, where
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.state import KeyRange, Reads, Store, prefix_range
+from fkjoin.state import Bytes, KeyRange, Reads, Store, prefix_range
 
 _MOST_WITH_ENTRIES = 256
 """Columns that may have entries: the name of an entry has one byte for its column's number."""

@@ -21,8 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import (
-    BYTES,
-    Bytes,
     Ints,
     after,
     buffers,
@@ -47,7 +45,7 @@ from fkjoin.folds.extremes import (
     sorting,
 )
 from fkjoin.folds.fold import AggregateColumn, FoldSteps, entry_prefixes, totals, whole
-from fkjoin.state import Reads, prefix_range
+from fkjoin.state import BYTES, Bytes, Reads, prefix_range
 
 _LENGTH_BYTES = 4
 

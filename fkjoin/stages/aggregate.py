@@ -24,7 +24,6 @@ import pyarrow as pa
 from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     changes_from_previous,
     chosen,
@@ -45,7 +44,7 @@ from fkjoin.stages import counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.ordering import by_code_and_version, looked_up, newest_only
 from fkjoin.stages.retention import GONE, later, sweep
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 def aggregate(

@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import (
-    Bytes,
     Ints,
     chosen,
     constant,
@@ -43,7 +42,7 @@ from fkjoin.stages import counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.sides import Rights, Subscribes, read_sides, subscribed_rights, write_sides
-from fkjoin.state import Page, Reads, Store, byte_order, prefix_range
+from fkjoin.state import Bytes, Page, Reads, Store, byte_order, prefix_range
 
 AT_A_TIME = 262_144
 """Left rows that are put into maps at a time, rounded up to whole groups."""
@@ -103,7 +102,10 @@ def children(
     how: Any = {"parts": 1, "in_order": True, "rights_in_order": rights_in_order}
     keys, right, left = read_sides(subscriptions, rights, store, count, every=True, **how)
     touched = np.unique(np.concatenate([left.code, right.changed]))
-    last_right = _last_rights(right)
+    # The row of each foreign key's right row after the batch.  Changes ascend by version: of a key
+    # with several, the last one is written last, and stays.
+    last_right = np.arange(right.stored)
+    last_right[right.changed] = right.stored + np.arange(len(right.changed))
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     ts = _latest(left, right, len(keys))
@@ -241,15 +243,6 @@ def _put_together(groups: Ints, gathered: list[_Members], fresh: _Members) -> tu
     every = _Members(stack(*names), np.concatenate(group), stack(*rows))
     mine = every.at(np.flatnonzero(np.isin(every.group, groups)))
     return groups, mine.at(byte_order(mine.names))
-
-
-def _last_rights(right: Rights) -> Ints:
-    """The row of each foreign key's right row after the batch."""
-    row = np.arange(right.stored)
-    changes = right.stored + np.arange(len(right.changed))
-    # Changes ascend by version: of a key with several, the last one is written last, and stays.
-    row[right.code[changes]] = changes
-    return row
 
 
 def _latest(left: Subscribes, right: Rights, groups: int) -> Ints:

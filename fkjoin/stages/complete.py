@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,14 +35,6 @@ UNAVAILABLE = "__fkjoin_unavailable"
 
 _MISSING = b""
 _NO_DELETION = b""
-
-
-class Completed(NamedTuple):
-    """Changes with whole rows (``JOINED``), sorted by code and version, and their entries."""
-
-    joined: pa.Table
-    code: Ints
-    entries: tuple[Bytes, Bytes]
 
 
 @dataclass(frozen=True)
@@ -160,8 +151,8 @@ class CompletedBatch:
         lacks = bools(pc.greater(lacking_values, 0)) & ~self.gone
         self.concerned: Bools = self.borrowed.exists | np.isin(np.arange(len(keys)), code[lacks])
 
-    def completed(self, count: counters.Counters) -> Completed:
-        """Make rows whole.
+    def completed(self, count: counters.Counters) -> tuple[pa.Table, Ints, tuple[Bytes, Bytes]]:
+        """Make changes with whole rows (``JOINED``), sorted by code and version; codes; entries.
 
         What no value comes for yet becomes a change to no row, and is counted.
         """
@@ -200,7 +191,7 @@ class CompletedBatch:
         )
         last = dict(changed)
         ends = np.searchsorted(all_code, np.array(list(last), np.int64), side="right") - 1
-        return Completed(whole, all_code, self._entries(last, take(rows, ends)))
+        return whole, all_code, self._entries(last, take(rows, ends))
 
     def _rows(self, key: int, count: counters.Counters) -> list[_KeyRow]:
         """The whole rows that a key's changes lead to, in order.

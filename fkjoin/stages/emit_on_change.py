@@ -17,22 +17,11 @@ import pyarrow as pa
 import xxhash
 
 from fkjoin.codec import records, versions
-from fkjoin.codec.arrays import (
-    BYTES,
-    Bools,
-    Bytes,
-    Ints,
-    buffers,
-    chosen,
-    lengths,
-    masked,
-    numbers_at,
-    stack,
-)
+from fkjoin.codec.arrays import Bools, Ints, buffers, chosen, lengths, masked, numbers_at, stack
 from fkjoin.codec.messages import RESULT, Operation, table
 from fkjoin.stages import counters
 from fkjoin.stages.retention import GONE, due_entries
-from fkjoin.state import items
+from fkjoin.state import BYTES, Bytes, items
 
 HAS_RESULT = 2
 """The flag of a record whose key has a result."""

@@ -26,7 +26,6 @@ import pyarrow.compute as pc
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     chosen,
     concat,
@@ -46,7 +45,7 @@ from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.ordering import looked_up, newest_only
 from fkjoin.stages.retention import sweep
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 WAITS = 4
 """The flag of a record that lacks answers, or has one for a left row that is yet to come."""

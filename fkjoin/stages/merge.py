@@ -27,7 +27,6 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
-    Bytes,
     Octets,
     after,
     buffers,
@@ -45,7 +44,7 @@ from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 _NO_TABLE = 255
 """In the place of the number of the table that is shown: none is."""

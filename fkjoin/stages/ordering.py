@@ -17,8 +17,8 @@ import pyarrow as pa
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
+    buffers,
     changes_from_previous,
     chosen,
     codes,
@@ -26,12 +26,14 @@ from fkjoin.codec.arrays import (
     last_of_run,
     prefixed,
     replaced,
+    slices,
+    stack,
     take,
+    window,
 )
 from fkjoin.codec.messages import column
-from fkjoin.codec.record_order import in_one_order
 from fkjoin.stages import counters
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 Contents = Callable[[], tuple[Bytes, Bytes]]
 """Function that returns the contents of messages, and those held for each code; null is gone."""
@@ -70,13 +72,13 @@ def newest_only(
 ) -> Newest:
     """Choose the messages newer than what is ``held`` for their code, sorted by code and version.
 
-    Of messages with the same code, version and
-    content the first one counts; what does not count is counted as stale.  ``or_equal``: they
-    also count if they are as new as what is held. What comes ``in_order`` (all of
-    it, or of which codes) is newer than what is held, whatever its version: the stage before has
-    let it through, and stages must not disagree.  Changes ``as_read`` may come from a source: those
-    that start over from another one are counted, and records of a topic get versions that make one
-    order of them.  ``contents``: what ties are broken by, where versions have tie-breaks.
+    Of messages with the same code, version and content the first one counts; what does not count
+    is counted as stale.  ``or_equal``: they also count if they are as new as what is held.  What
+    comes ``in_order`` (all of it, or of which codes) is newer than what is held, whatever its
+    version: the stage before has let it through, and stages must not disagree.  Changes ``as_read``
+    may come from a source: those that start over from another one are counted, and records of a
+    topic get versions that make one order of them.  ``contents``: what ties are broken by, where
+    versions have tie-breaks.
     """
     if as_read:
         version = in_one_order(code, version, held.version)
@@ -182,3 +184,91 @@ def by_code_and_version(code: Ints, version: Bytes) -> Ints:
     columns = versions.sort_columns(take(version, messages))
     order[slots] = messages[np.lexsort((*columns, code[messages]))]
     return order
+
+
+def in_one_order(code: Ints, version: Bytes, known: Bytes) -> Bytes:
+    """Versions of records as they were read, with timestamps that make one order for each key.
+
+    A record counts as no older than the records of its key before it in its partition: it gets the
+    greatest of their timestamps and its own.  Otherwise "the offset decides in a partition, the
+    timestamp across partitions" can go in a circle, and what is newest depends on how records are
+    cut into batches.
+
+    ``code`` numbers the keys; ``known`` has the version held for each code, empty for none.  What
+    is held is enough to know of earlier batches: a partition other than the held one has shown no
+    timestamp above it, or it would be held.
+    """
+    data, bounds = buffers(version)
+    first, sizes = window(data, bounds[:-1], 1)[:, 0], np.diff(bounds)
+    single = (first & versions.PLACED > 0) & (
+        sizes == versions.HEAD_BYTES + 8 * versions.numbers_in(first)
+    )
+    if not single.any():
+        return version
+    position, position_known = _places(version), _places(known)
+    # A timestamp can only rise if it is below the held one, or below one before it in this batch.
+    # Mostly there are none: then nothing is sorted by key.
+    older = single & (position[:, 0] < position_known[code, 0])
+    if (np.bincount(code, minlength=len(known)) > 1).any():
+        fallen = np.zeros(len(known), bool)
+        fallen[code[_falling_back(position)]] = True
+        older |= single & fallen[code]
+    rows = np.flatnonzero(older)
+    if not len(rows):
+        return version
+    position = position[rows]
+    number, _ = codes(stack(_leads(take(version, rows)), _leads(known)))
+    lead, lead_known = number[: len(rows)], number[len(rows) :]
+    key = code[rows]
+    # A run is the records of one key in one partition of one topic, by their offsets.  ``lead`` is
+    # all of a version before its ``versions.PLACE``: it tells topics apart.
+    order = np.lexsort((position[:, 2], position[:, 1], lead, key))
+    key, lead, position = key[order], lead[order], position[order]
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (
+        (key[1:] != key[:-1]) | (lead[1:] != lead[:-1]) | (position[1:, 1] != position[:-1, 1])
+    )
+    time = position[:, 0].copy()
+    goes_on = begins & (lead_known[key] == lead) & (position_known[key, 1] == position[:, 1])
+    time[goes_on] = np.maximum(time[goes_on], position_known[key[goes_on], 0])
+    distinct, rank = np.unique(time, return_inverse=True)
+    # A rank plus a multiple of their number per run never falls back at a new run: so one pass
+    # finds the maxima of all runs.
+    above = (np.cumsum(begins) - 1) * len(distinct)
+    time = distinct[np.maximum.accumulate(rank + above) - above]
+    if (time == position[:, 0]).all():
+        return version
+    written = data.copy()
+    starts = (bounds[1:][rows] - versions.PLACE_BYTES)[order]
+    written[starts[:, None] + np.arange(8)] = time.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return slices(written, bounds[:-1], sizes)
+
+
+def _falling_back(position: versions.Words) -> Ints:
+    """Find records that are older by timestamp than some before them in partitions of their number.
+
+    Others are in order whatever their key is; of most topics there are none, and little is left to
+    sort by key.
+    """
+    order = np.lexsort((position[:, 2], position[:, 1]))
+    time, partition = position[order, 0], position[order, 1]
+    distinct, rank = np.unique(time, return_inverse=True)
+    above = np.cumsum(np.append(False, partition[1:] != partition[:-1])) * len(distinct)
+    return order[rank + above < np.maximum.accumulate(rank + above)]
+
+
+def _places(version: Bytes) -> versions.Words:
+    """The last three numbers of each version, as ``encode`` writes them.
+
+    Where a version has fewer, they mean nothing.
+    """
+    data, bounds = buffers(version)
+    starts = np.maximum(bounds[1:] - versions.PLACE_BYTES, 0)
+    raw = np.ascontiguousarray(window(data, starts, versions.PLACE_BYTES))
+    return raw.view(">u8").reshape(len(starts), len(versions.PLACE)).astype(np.uint64)
+
+
+def _leads(version: Bytes) -> Bytes:
+    """Cut the last three numbers off each version; empty where nothing is left."""
+    data, bounds = buffers(version)
+    return slices(data, bounds[:-1], np.maximum(np.diff(bounds) - versions.PLACE_BYTES, 0))

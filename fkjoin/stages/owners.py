@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import pairs
 from fkjoin.codec.arrays import (
-    Bytes,
     changes_from_previous,
     codes,
     constant,
@@ -35,7 +34,7 @@ from fkjoin.stages import counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.ordering import by_code_and_version, looked_up
 from fkjoin.stages.retention import sweep
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 def owners(

@@ -29,7 +29,6 @@ import pyarrow.compute as pc
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     chosen,
     concat,
@@ -49,7 +48,7 @@ from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision,
 from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 _Parts = tuple[int, int]
 """The number of parts of the left and of the right table's versions."""
@@ -66,11 +65,6 @@ class Sides(NamedTuple):
     emitted: Bytes
     ts: list[Ints]
     """Timestamps of the last changes of either table."""
-
-    def version(self, parts: _Parts) -> Bytes:
-        """Versions of results: the left row's, then the right row's."""
-        sides = zip(self.slots, parts, strict=True)
-        return concat(*(pc.fill_null(slot.version, versions.absent(n)) for slot, n in sides))
 
 
 class _Batch(NamedTuple):
@@ -181,7 +175,8 @@ def _taken(
         taken[where] = True
         sides.ts[side] = sides.ts[side].copy()
         sides.ts[side][where] = times
-    version = sides.version(parts)
+    both = zip(sides.slots, parts, strict=True)
+    version = concat(*(pc.fill_null(slot.version, versions.absent(width)) for slot, width in both))
     left, right = (chosen(slot.row, taken) for slot in sides.slots)
     ts = np.maximum(*sides.ts)[taken]
     answers = table(ANSWER, chosen(keys, taken), chosen(version, taken), left, right, ts)

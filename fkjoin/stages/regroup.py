@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     constant,
     equal,
@@ -37,7 +36,7 @@ from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.resolve import settle
 from fkjoin.stages.time_windows import TimeWindows
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 def contributions(

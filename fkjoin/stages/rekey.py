@@ -22,7 +22,6 @@ import pyarrow as pa
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     changes_from_previous,
     chosen,
@@ -43,7 +42,7 @@ from fkjoin.stages import counters
 from fkjoin.stages.emit_on_change import entries
 from fkjoin.stages.ordering import looked_up, newest_only
 from fkjoin.stages.retention import sweep
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 HAS_FOREIGN_KEY = 2
 """The flag of a record with a foreign key."""

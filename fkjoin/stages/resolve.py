@@ -21,8 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import (
-    BYTES,
-    Bytes,
     after,
     bools,
     changes_from_previous,
@@ -36,13 +34,12 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import RESULT, column
-from fkjoin.codec.record_order import in_one_order
 from fkjoin.stages.complete import Complete, CompletedBatch
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
-from fkjoin.stages.ordering import Newest, looked_up, newest_only
+from fkjoin.stages.ordering import Newest, in_one_order, looked_up, newest_only
 from fkjoin.stages.retention import later, sweep
-from fkjoin.state import Store
+from fkjoin.state import BYTES, Bytes, Store
 
 Keep = Literal["hash", "value", "both"]
 """The part of a result that is kept: a hash to compare the next one with, the result, or both."""

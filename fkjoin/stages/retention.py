@@ -13,19 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from fkjoin.codec import records, tags
-from fkjoin.codec.arrays import (
-    Bools,
-    Bytes,
-    after,
-    chosen,
-    codes,
-    concat,
-    constant,
-    equal,
-    fixed,
-    take,
-)
-from fkjoin.state import Store
+from fkjoin.codec.arrays import Bools, after, chosen, codes, concat, constant, equal, fixed, take
+from fkjoin.state import Bytes, Store
 
 GONE = 1
 """The flag of a record whose row is gone: a tombstone marker."""

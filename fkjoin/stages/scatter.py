@@ -28,7 +28,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import (
-    Bytes,
     constant,
     equal,
     first_bytes,
@@ -48,7 +47,7 @@ from fkjoin.stages.ordering import looked_up, newest_only
 from fkjoin.stages.rekey import contents_of
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.subscription import subscription
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 class Scattered(NamedTuple):

@@ -16,9 +16,7 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, records, tags, versions
 from fkjoin.codec.arrays import (
-    BYTES,
     Bools,
-    Bytes,
     Ints,
     bools,
     changes_from_previous,
@@ -40,7 +38,7 @@ from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import entries
 from fkjoin.stages.ordering import newest_only
 from fkjoin.stages.retention import GONE, later
-from fkjoin.state import Store, prefix_range
+from fkjoin.state import BYTES, Bytes, Store, prefix_range
 
 
 class Rights(NamedTuple):
