@@ -329,11 +329,9 @@ def _in_place(sealed: Seal) -> bool:
 
 
 def _damaged(folder: Path, error: Exception) -> DamagedIndexError:
-    return (
-        error
-        if isinstance(error, DamagedIndexError)
-        else DamagedIndexError(f"index {folder} does not open: {error}")
-    )
+    if isinstance(error, DamagedIndexError):
+        return error
+    return DamagedIndexError(f"index {folder} does not open: {error}")
 
 
 def _count(where: pa.BooleanArray) -> int:

@@ -41,11 +41,11 @@ def constant(value: bytes | None, rows: int) -> Bytes:
     return pa.repeat(pa.scalar(value, BYTES), rows)
 
 
-def fixed(table: Octets) -> Bytes:
-    """Make one byte string per row of an ``(n, width)`` array."""
-    rows, width = table.shape
+def fixed(items: npt.NDArray[Any]) -> Bytes:
+    """Make one byte string per row of an ``(n, width)`` array of bytes, or per number of another."""
+    rows, width = len(items), items.itemsize * int(np.prod(items.shape[1:]))
     offsets = np.arange(rows + 1, dtype=np.int64) * width
-    data = np.ascontiguousarray(table)
+    data = np.ascontiguousarray(items).view(np.uint8)
     return pa.Array.from_buffers(BYTES, rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
@@ -134,7 +134,7 @@ def after(array: Bytes, starts: Ints | int, valid: Bools | None = None) -> Bytes
 def paired(first: Bytes, second: Bytes) -> Bytes:
     """``{uint32 little-endian: length of first}{first}{second}``; a null counts as empty."""
     sizes = np.where(valid(first), lengths(first), 0).astype("<u4")
-    return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), first, second)
+    return concat(fixed(sizes), first, second)
 
 
 def unpaired(pairs: Bytes) -> tuple[Bytes, Bytes]:

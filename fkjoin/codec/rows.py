@@ -305,11 +305,10 @@ def _variable_bytes(leaf: pa.Array, canonical: bool) -> Bytes:
     columns = [column.slice(first, total) for column in columns]
     rows = RowCodec(_item_schema(leaf.type), canonical).encode(columns, total)
     offsets = pa.array(starts - first)
-    sizes = fixed(lengths(rows).astype("<u4").view(np.uint8).reshape(total, 4))
+    sizes = fixed(lengths(rows).astype("<u4"))
     lists = [pa.LargeListArray.from_arrays(offsets, part) for part in (sizes, rows)]
     joined = [pc.binary_join(part, pa.scalar(b"", BYTES)) for part in lists]
-    head = fixed(counts.astype("<u4").view(np.uint8).reshape(-1, 4))
-    everything = concat(head, *joined)
+    everything = concat(fixed(counts.astype("<u4")), *joined)
     return pc.if_else(pa.array(valid(leaf)), everything, pa.scalar(b"", BYTES))
 
 

@@ -375,7 +375,7 @@ def split_ties(version: Bytes) -> tuple[Bytes, Words]:
 
 def with_ties(stems: Bytes, ties: Words) -> Bytes:
     """Undo ``split_ties``."""
-    return concat(stems, fixed(ties.astype(">u8").view(np.uint8).reshape(-1, _TIE_BYTES)))
+    return concat(stems, fixed(ties.astype(">u8")))
 
 
 def of_contents(contents: Bytes) -> Words:

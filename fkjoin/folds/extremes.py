@@ -128,7 +128,7 @@ def count_entries(store: Store, names: Bytes, sign: Ints) -> tuple[Bytes, Ints, 
 
 def encoded(counts: Ints) -> Bytes:
     """The beginnings of entries."""
-    return fixed(counts.astype("<i8").view(np.uint8).reshape(-1, COUNT_BYTES))
+    return fixed(counts.astype("<i8"))
 
 
 def counts_of(entries: Bytes) -> Ints:
@@ -170,7 +170,7 @@ def sorting(values: pa.Array) -> Bytes:
             values = values.cast(pa.int32())
         numbers = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         bits = numbers ^ np.int64(-(1 << 63))
-    return fixed(bits.astype(">i8").view(np.uint8).reshape(rows, 8))
+    return fixed(bits.astype(">i8"))
 
 
 def ended(texts: Bytes) -> Bytes:

@@ -47,8 +47,6 @@ from fkjoin.folds.extremes import (
 from fkjoin.folds.fold import AggregateColumn, FoldSteps, entry_prefixes, totals, whole
 from fkjoin.state import BYTES, Bytes, Reads, prefix_range
 
-_LENGTH_BYTES = 4
-
 Order = tuple[tuple[int, bool], ...]
 """Indexes of columns that order members, each with: from the greatest down."""
 
@@ -82,8 +80,7 @@ def take_in(
     # name has the form that sorts, from which the value cannot be made.
     body = take(value, first)
     if not once:
-        sizes = lengths(body).astype("<u4")
-        body = fixed(sizes.view(np.uint8).reshape(-1, _LENGTH_BYTES))
+        body = fixed(lengths(body).astype("<u4"))
     steps.store.write(names, masked(concat(encoded(after_), body), after_ > 0))
     return code[present][first], (after_ > 0).astype(np.int64) - (before > 0)
 
@@ -232,7 +229,7 @@ def _ordered(values: pa.Array, descending: bool) -> Bytes:
     else:
         codec = RowCodec(pa.schema([("value", values.type)]), canonical=True)
         body = ended(codec.encode([values], len(values)))
-    flagged = concat(fixed(present.astype(np.uint8).reshape(-1, 1)), masked(body, present))
+    flagged = concat(fixed(present.astype(np.uint8)), masked(body, present))
     return complement(flagged) if descending else flagged
 
 

@@ -148,7 +148,9 @@ def _take_in(
     # A window has a closing entry from its first row on, until it has no rows any more: only there
     # the entry is written, or deleted.
     moved = np.flatnonzero(~groups.held.exists | ~groups.alive)
-    closing = prefixed(tags.CLOSES, fixed(_sorting(end[moved])))
+    # Ends as bytes that sort as they do.
+    sorting = fixed((end[moved].view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8"))
+    closing = prefixed(tags.CLOSES, sorting)
     names = concat(closing, take(groups.keys, moved))
     opened = masked(constant(b"", len(moved)), groups.alive[moved])
     of_groups = groups.names, masked(values, groups.alive)
@@ -176,8 +178,3 @@ def _closed(
         gone = stack(page.keys, names, *entries_of(fold.columns, keys, store))
         store.write(gone, constant(None, len(gone)))
         yield results
-
-
-def _sorting(ends: Ints) -> np.ndarray:
-    """Ends as bytes that sort as they do."""
-    return (ends.view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8").view(np.uint8).reshape(-1, 8)

@@ -127,7 +127,7 @@ def _origins(slots: list[Slot], parts: Sequence[int]) -> Bytes:
         shown[valid(slots[number].row)] = number
     known = zip(slots, parts, strict=True)
     last = [pc.fill_null(slot.version, versions.absent(count)) for slot, count in known]
-    return concat(fixed(shown.astype(np.uint8).reshape(-1, 1)), *last)
+    return concat(fixed(shown.astype(np.uint8)), *last)
 
 
 def _slots(bodies: Bytes, tables: int) -> list[Slot]:

@@ -146,5 +146,4 @@ def contents_of(digest: Ints, foreign_key: Bytes, alive: Bools) -> Bytes:
 
     The row may lack columns of the foreign key.
     """
-    hashes = fixed(digest.view(np.uint8).reshape(-1, 8))
-    return masked(concat(hashes, prefixed(b"1", foreign_key)), alive)
+    return masked(concat(fixed(digest), prefixed(b"1", foreign_key)), alive)

@@ -27,7 +27,7 @@ _DUE_HEAD = 9
 
 def due_entries(keys: Bytes, versions: Bytes, due_ms: int) -> tuple[Bytes, Bytes]:
     """The entries to write beside tombstone markers."""
-    due = np.full(len(keys), max(due_ms, 0), ">u8").view(np.uint8).reshape(-1, 8)
+    due = np.full(len(keys), max(due_ms, 0), ">u8")
     return concat(constant(tags.DUE, len(keys)), fixed(due), keys), versions
 
 
