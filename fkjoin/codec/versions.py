@@ -186,7 +186,7 @@ def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:
         if part >= first:
             # A number stands 8 bytes behind the one before it in its part: ``arange`` counts on
             # over all rows, and each part's start takes off what the rows before it have.
-            n = shown_in(first_byte)
+            n = numbers_in(first_byte) - (first_byte & TIED > 0)  # a tie-break is not shown
             row.append(np.repeat(rows, n))
             part_starts = starts + HEAD_BYTES - 8 * (np.cumsum(n) - n)
             position.append(np.repeat(part_starts, n) + 8 * np.arange(n.sum()))
@@ -342,11 +342,6 @@ def before_all(version: Bytes, identity: bytes) -> Bytes:
     written[:, 0], written[:, 1:HEAD_BYTES] = first, np.frombuffer(identity, np.uint8)
     whole, starts = buffers(fixed(written))
     return slices(whole, starts[:-1], HEAD_BYTES + 8 * numbers_in(first))
-
-
-def shown_in(first: Octets) -> Ints:
-    """Read from its first byte how many numbers each part has besides a tie-break."""
-    return numbers_in(first) - (first & TIED > 0)
 
 
 def numbers_in(first: Octets) -> Ints:

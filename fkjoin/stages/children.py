@@ -107,7 +107,7 @@ def children(
     last_right = np.arange(right.stored)
     last_right[right.changed] = right.stored + np.arange(len(right.changed))
     names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    stored_results = store.get_many(names)
     ts = _latest(left, right, len(keys))
     prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(keys))
     order = touched[byte_order(take(prefixes, touched))]
@@ -115,23 +115,16 @@ def children(
     for groups, members in _members(store, order, prefixes, left):
         results = _rows(family, groups, members, take(right.value, last_right[groups]), len(keys))
         digest = digests(results)
-        known = _rows_of(held, groups)
+        known = records.decode(take(stored_results, groups))
         had = known.flags & HAS_RESULT > 0
         unchanged = equal(digest, masked(known.body, had))
         emission = EmitDecision.of(had, valid(digest), unchanged, count, every=every)
         version = emission.own_versions(known, source, now_ms)
 
-        written = entries(
-            take(names, groups),
-            emission.has,
-            ts[groups],
-            version,
-            digest,
-            gone=~emission.has,
-            due_ms=now_ms + retention_ms,
-            among=emission.emit,
-        )
-        batches.append(written)
+        due_ms, gone = now_ms + retention_ms, ~emission.has
+        ending: Any = {"gone": gone, "due_ms": due_ms, "among": emission.emit}
+        changed = take(names, groups), emission.has, ts[groups]
+        batches.append(entries(*changed, version, digest, **ending))
         yield emission.results(take(keys, groups), results, version, ts[groups])
     write_sides(
         store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=True
@@ -178,16 +171,6 @@ def _rows(family: Family, groups: Ints, members: _Members, rights: Bytes, keys: 
     number[groups] = np.arange(len(groups))
     _, left_keys = combined_key.decode(untagged(members.names))
     return family.rows(rights, number[members.group], left_keys, members.rows)
-
-
-def _rows_of(held: records.Records, groups: Ints) -> records.Records:
-    return records.Records(
-        held.exists[groups],
-        held.flags[groups],
-        held.ts[groups],
-        take(held.version, groups),
-        take(held.body, groups),
-    )
 
 
 def _members(

@@ -132,13 +132,7 @@ class MultiJoin:
         ``right``.
         """
         rights = tuple(
-            Right(
-                right["name"],
-                schemas[f"foreign_key{number}"],
-                schemas[f"right{number}"],
-                right["parts"],
-                right["how"],
-            )
+            Right(key=schemas[f"foreign_key{number}"], row=schemas[f"right{number}"], **right)
             for number, right in enumerate(facts["rights"])
         )
         result = _read(facts["made"])

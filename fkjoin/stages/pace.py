@@ -32,13 +32,12 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import column
 from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests
 from fkjoin.state import Page, Store, prefix_range
 
 
-def pace(
-    results: pa.Table, store: Store, count: counters.Counters, *, over: bool
-) -> Iterator[pa.Table]:
+def pace(results: pa.Table, store: Store, count: Counters, *, over: bool) -> Iterator[pa.Table]:
     """Take changes (``RESULT``; of a key, the last counts); emit pages if the time is ``over``."""
     count[counters.ROWS_IN] += len(results)
     if len(results):
@@ -57,7 +56,7 @@ def pace(
             yield _emitted(page, store, count)
 
 
-def _emitted(page: Page, store: Store, count: counters.Counters) -> pa.Table:
+def _emitted(page: Page, store: Store, count: Counters) -> pa.Table:
     """The waiting changes that differ from what was emitted last; they are written as emitted."""
     keys, waiting = untagged(page.keys), records.decode(page.values)
     names = prefixed(tags.EMITTED, keys)

@@ -56,12 +56,7 @@ class Settled(NamedTuple):
 
 
 def resolve(
-    joined: pa.Table,
-    store: Store,
-    count: Counters,
-    *,
-    materialized: bool = False,
-    **how: Any,
+    joined: pa.Table, store: Store, count: Counters, *, materialized: bool = False, **how: Any
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``) into changes of the joined table.
 

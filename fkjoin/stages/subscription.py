@@ -61,6 +61,7 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, table
 from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.sides import Rights, Subscribes, read_sides, subscribed_rights, write_sides
 from fkjoin.state import Bytes, Store, prefix_range
@@ -115,7 +116,7 @@ def subscription(
     subscriptions: pa.Table,
     rights: pa.Table,
     store: Store,
-    count: counters.Counters,
+    count: Counters,
     *,
     now_ms: int,
     retention_ms: int,
@@ -166,7 +167,7 @@ def subscription(
 
 
 def _answer_on_subscribe(
-    right: Rights, left: Subscribes, order: BatchOrder, count: counters.Counters
+    right: Rights, left: Subscribes, order: BatchOrder, count: Counters
 ) -> pa.Table:
     """Answers to all subscribes, with the right row as it is when they begin."""
     wanted = np.flatnonzero(left.wanted)
@@ -179,9 +180,7 @@ def _answer_on_subscribe(
     return _answers(count, key, version, value=value, right=right, row=row, ts=ts)
 
 
-def _answer_later(
-    right: Rights, left: Subscribes, order: BatchOrder, count: counters.Counters
-) -> pa.Table:
+def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Counters) -> pa.Table:
     """Second answers to subscribes into whose window right changes fall, with the last of them.
 
     A fan-out cannot give them: it reads subscribers from the store, where the batch's are not yet.
@@ -207,7 +206,7 @@ def _fan_out(
     left: Subscribes,
     order: BatchOrder,
     store: Store,
-    count: counters.Counters,
+    count: Counters,
 ) -> Iterator[pa.Table]:
     """Answers to the stored subscribers of ``changed`` foreign keys, a page of the store at a time.
 
@@ -251,14 +250,7 @@ def _fan_out(
 
 
 def _answers(
-    count: counters.Counters,
-    key: Bytes,
-    version: Bytes,
-    *,
-    value: Bytes,
-    right: Rights,
-    row: Ints,
-    ts: Ints,
+    count: Counters, key: Bytes, version: Bytes, *, value: Bytes, right: Rights, row: Ints, ts: Ints
 ) -> pa.Table:
     """Answers (``ANSWER``) to subscribers, each with a ``row`` of the right ones."""
     count[counters.ANSWERS] += len(key)
