@@ -119,10 +119,6 @@ def where(part: Part, columns: Mapping[str, pa.Array], evaluated: pa.BooleanArra
     return column.take(pa.array(back, mask=~bools(evaluated)))
 
 
-def _anything(part: Part) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Evaluators:
     """Functions that evaluate a kind of part; they take the part, and what its children are."""
@@ -131,7 +127,7 @@ class Evaluators:
     """The function of columns or scalars of Arrow; None: there is none that does as Spark does."""
     row: Callable[..., Any] | None = None
     """The function of Python's values; None likewise."""
-    takes: Callable[[Part], bool] = _anything
+    takes: Callable[[Part], bool] = lambda _: True
     """Test whether ``column`` does as Spark does for the types of a part."""
     nulls: bool = False
     """Nulls are given to ``row``; elsewhere one of them makes the result null."""
@@ -235,17 +231,38 @@ def _row_cast(part: Part, value: Any) -> Any:
 
 
 def _exactly(
-    plain: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any]
+    plain: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any], *, divides: bool = False
 ) -> Callable[..., Any]:
-    """Make a calculation; ``exact``: for decimals."""
-    return lambda _, left, right: (
-        exact(left, right) if isinstance(left, Decimal) else plain(left, right)
-    )
+    """Make a calculation; ``exact``: for decimals; ``divides``: not by zero."""
+
+    def calculate(_: Part, left: Any, right: Any) -> Any:
+        if divides and right == 0:
+            raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
+        return exact(left, right) if isinstance(left, Decimal) else plain(left, right)
+
+    return calculate
+
+
+def _whole_quotient(left: Any, right: Any) -> int:
+    quotient = abs(int(left)) // abs(int(right))
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    # Spark's remainder has the sign of the dividend, Python's ``%`` the divisor's.
+    if isinstance(left, float):
+        return math.fmod(left, right)
+    return left - right * _whole_quotient(left, right)
+
+
+def _exact_quotient(left: Decimal, right: Decimal) -> int:
+    return int(_EXACT.divide_int(left, right))
 
 
 _added = _exactly(operator.add, _EXACT.add)
 _subtracted = _exactly(operator.sub, _EXACT.subtract)
 _multiplied = _exactly(operator.mul, _EXACT.multiply)
+_quotient = _exactly(operator.truediv, _EXACT.divide, divides=True)
 
 
 def _negated(_: Part, value: Any) -> Any:
@@ -255,34 +272,6 @@ def _negated(_: Part, value: Any) -> Any:
 
 def _absolute(_: Part, value: Any) -> Any:
     return _EXACT.abs(value) if isinstance(value, Decimal) else abs(value)
-
-
-def _require_divisor(value: Any) -> None:
-    if value == 0:
-        raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
-
-
-def _row_divided(part: Part, left: Any, right: Any) -> Any:
-    _require_divisor(right)
-    return _EXACT.divide(left, right) if isinstance(left, Decimal) else left / right
-
-
-def _whole_quotient(part: Part, left: Any, right: Any) -> int:
-    _require_divisor(right)
-    if isinstance(left, Decimal):
-        return int(_EXACT.divide_int(left, right))
-    quotient = abs(int(left)) // abs(int(right))
-    return quotient if (left < 0) == (right < 0) else -quotient
-
-
-def _remainder(part: Part, left: Any, right: Any) -> Any:
-    _require_divisor(right)
-    if isinstance(left, Decimal):
-        return _EXACT.remainder(left, right)
-    # Spark's remainder has the sign of the dividend, Python's ``%`` the divisor's.
-    if isinstance(left, float):
-        return math.fmod(left, right)
-    return left - right * _whole_quotient(part, left, right)
 
 
 def _rank(value: Any) -> Any:
@@ -457,9 +446,9 @@ OPERATIONS: dict[str, Evaluators] = {
     "Add": Evaluators(_calculated(pc.add_checked), _added, _number, raises=True),
     "Subtract": Evaluators(_calculated(pc.subtract_checked), _subtracted, _number, raises=True),
     "Multiply": Evaluators(_calculated(pc.multiply_checked), _multiplied, _number, raises=True),
-    "Divide": Evaluators(_divided, _row_divided, _floating, raises=True),
-    "IntegralDivide": Evaluators(row=_whole_quotient),
-    "Remainder": Evaluators(row=_remainder),
+    "Divide": Evaluators(_divided, _quotient, _floating, raises=True),
+    "IntegralDivide": Evaluators(row=_exactly(_whole_quotient, _exact_quotient, divides=True)),
+    "Remainder": Evaluators(row=_exactly(_remainder, _EXACT.remainder, divides=True)),
     "UnaryMinus": Evaluators(_kernel(pc.negate), _negated, _floating),
     "UnaryPositive": Evaluators(row=lambda _, value: value),
     "Abs": Evaluators(row=_absolute),

@@ -337,17 +337,16 @@ class _Fitting:
                 below = _below(units, part.name)
                 row[part.name] = self.fitted(value.get(part.name), part.type, below, part.name)
             return row
+        below = _below(units, ITEM)
         if pa.types.is_map(kind):
             if not isinstance(value, dict):
                 return None
-            below = _below(units, ITEM)
             return [
                 (key, self.fitted(item, kind.item_type, below, name)) for key, item in value.items()
             ]
         if pa.types.is_list(kind):
             if not isinstance(value, list):
                 return None
-            below = _below(units, ITEM)
             items = [self.fitted(item, kind.value_type, below, name) for item in value]
             # A list with an item of another type is null as a whole: a null in the item's place
             # would say that the item was null.

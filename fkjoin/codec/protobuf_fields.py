@@ -61,7 +61,9 @@ def _field(field: Any, kind: pa.DataType) -> FieldReader:
     get = attrgetter(field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = field.message_type.fields_by_name
-        key, item = (_value(entry[name], _inner(kind, name)) for name in ("key", "value"))
+        is_map = pa.types.is_map(kind)
+        key = _value(entry["key"], kind.key_type if is_map else None)
+        item = _value(entry["value"], kind.item_type if is_map else None)
         units = {ITEM: item.units} if item.units else None
         return FieldReader(partial(_maps, get, key.read, item.read), units)
     if _is_repeated(field):
@@ -72,12 +74,6 @@ def _field(field: Any, kind: pa.DataType) -> FieldReader:
     if field.has_presence:
         return FieldReader(partial(_optional, field.name, get, value.read), value.units)
     return FieldReader(lambda messages: value.read([*map(get, messages)]), value.units)
-
-
-def _inner(kind: pa.DataType, name: str) -> pa.DataType | None:
-    if not pa.types.is_map(kind):
-        return None
-    return kind.key_type if name == "key" else kind.item_type
 
 
 def _optional(name: str, get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[Any]:
