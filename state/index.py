@@ -153,7 +153,13 @@ class RocksIndex:
             return self._get_few(keys.to_pylist())
         order = byte_order(keys)
         wanted = keys.take(pa.array(order))
-        with self._reading(), _passing(self._db):
+        # Many keys in order come to each block of a file once: in the cache these blocks would
+        # displace those that few keys are read from again and again.
+        once = ReadOptions()
+        once.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's types give it no argument
+        with self._reading(), contextlib.ExitStack() as after:
+            self._db.set_read_options(once)
+            after.callback(self._db.set_read_options, ReadOptions())
             # Only the keys between the first and the last stored one are looked up.  New orders
             # have numbers beyond all that are known: nothing is read for them.
             first, last = self._between(wanted[0].as_py(), wanted[-1].as_py())
@@ -290,22 +296,6 @@ class RocksIndex:
             yield
         except Exception as error:
             raise DamagedIndexError(f"index {self.folder} cannot be read: {error}") from error
-
-
-@contextlib.contextmanager
-def _passing(db: Rdict) -> Iterator[None]:
-    """Read without filling the cache of blocks.
-
-    Many keys in order come to each block of a file once.  In the cache these blocks would displace
-    those that few keys are read from again and again.
-    """
-    once = ReadOptions()
-    once.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's types give it no argument
-    db.set_read_options(once)
-    try:
-        yield
-    finally:
-        db.set_read_options(ReadOptions())
 
 
 _readers: OrderedDict[tuple[int, Path], tuple[bytes, Rdict]] = OrderedDict()
