@@ -93,8 +93,7 @@ class Extreme(AggregateColumn):
             scattered = np.full(len(held), -1)
             scattered[missing] = np.arange(len(missing))
             best = _less(best, tuple(take(part, scattered, lost) for part in stored))
-        best_values = best[1]
-        extreme = self._codec.decode(masked(best_values, counted > 0))[0]
+        extreme = self._codec.decode(masked(best[1], counted > 0))[0]
         return [pa.array(counted), extreme]
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
@@ -192,7 +191,9 @@ def complement(values: Bytes) -> Bytes:
 
 def _first_of_each(names: Bytes, values: Bytes, group: Ints, groups: int) -> tuple[Bytes, ...]:
     """The least name of each group, with its value; null where there is none."""
-    order = np.lexsort((_ranks(names), group))
+    ranks = np.empty(len(names), np.int64)
+    ranks[byte_order(names)] = np.arange(len(names))
+    order = np.lexsort((ranks, group))
     least = np.full(groups, -1)
     least[group[order[::-1]]] = order[::-1]
     return tuple(take(part, least, least >= 0) for part in (names, values))
@@ -205,12 +206,6 @@ def _less(some: tuple[Bytes, ...], more: tuple[Bytes, ...]) -> tuple[Bytes, ...]
     other |= ~valid(names)
     chosen = pa.array(other)
     return pc.if_else(chosen, others, names), pc.if_else(chosen, other_values, values)
-
-
-def _ranks(names: Bytes) -> Ints:
-    ranks = np.empty(len(names), np.int64)
-    ranks[byte_order(names)] = np.arange(len(names))
-    return ranks
 
 
 def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes, ...]:

@@ -136,9 +136,8 @@ class Having:
 
     def holds(self, schema: pa.Schema, results: list[pa.Array], keys: Bytes, among: Bools) -> Bools:
         """Tell of which groups it holds; ``among``: those that it is asked of."""
-        columns = dict(
-            zip(map(str.lower, self.key.names), KeyCodec(self.key).decode(keys), strict=True)
-        )
+        names, key = map(str.lower, self.key.names), KeyCodec(self.key).decode(keys)
+        columns = dict(zip(names, key, strict=True))
         columns |= dict(zip(map(str.lower, schema.names), results, strict=True))
         try:
             holding = where(self.condition, columns, pa.array(among))
@@ -225,13 +224,9 @@ class Fold:
         for number, column in enumerate(self.columns):
             if column.collected is not None:
                 light[number] = _emptied(results[number])
-        return Folded(
-            RowCodec(self.state).encode(folded, groups),
-            masked(encode(results, groups), has),
-            rows,
-            steps.entries,
-            masked(encode(light, groups), has) if self.collected else None,
-        )
+        lights = masked(encode(light, groups), has) if self.collected else None
+        after, shown = RowCodec(self.state).encode(folded, groups), encode(results, groups)
+        return Folded(after, masked(shown, has), rows, steps.entries, lights)
 
 
 def require_places(columns: Sequence[AggregateColumn]) -> None:
