@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -68,12 +69,13 @@ class AnswerRows:
         return Rows(key, *taken(self.maker.steps, key, row, gone))
 
 
-class MakesRows(Protocol):
+@dataclass(frozen=True)
+class MakesRows(ABC):
     """A maker of messages from answers."""
 
-    @property
-    def rows(self) -> AnswerRows: ...
+    rows: AnswerRows
 
+    @abstractmethod
     def __call__(self, answers: pa.Table) -> pa.Table: ...
 
 
@@ -112,10 +114,9 @@ def without(rows: int, dropped: Iterable[int]) -> pa.BooleanArray:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(MakesRows):
     """The joined rows, for resolve."""
 
-    rows: AnswerRows
     schema: pa.Schema
 
     def __call__(self, answers: pa.Table) -> pa.Table:
@@ -126,10 +127,9 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class ContributeRows:
+class ContributeRows(MakesRows):
     """The rows' contributions to groups, for regroup."""
 
-    rows: AnswerRows
     group: Columns
     value: Columns
 
@@ -144,10 +144,9 @@ class ContributeRows:
 
 
 @dataclass(frozen=True)
-class CarryRows:
+class CarryRows(MakesRows):
     """The rows as rows of the next join's left table, with their foreign keys."""
 
-    rows: AnswerRows
     foreign_key: Columns
     schema: pa.Schema
     """The columns that are kept of the rows."""

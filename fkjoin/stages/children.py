@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,8 +39,8 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
-from fkjoin.stages.retention import GONE, sweep
-from fkjoin.stages.sides import Rights, Subscribes, read_sides, subscribed_rights, write_sides
+from fkjoin.stages.retention import GONE
+from fkjoin.stages.sides import Rights, Subscribes, read_sides, sweep_sides, write_sides
 from fkjoin.state import Bytes, Page, Reads, Store, byte_order, prefix_range
 
 AT_A_TIME = 262_144
@@ -95,7 +94,7 @@ def children(
     The store is written when the iterator is exhausted.  ``source``, ``every``: as for
     ``aggregate``; ``rights_in_order``: as for ``subscription``.  Subscriptions come in order.
     """
-    sweep(store, now_ms, partial(subscribed_rights, store), now_ms + retention_ms)
+    sweep_sides(store, now_ms, retention_ms)
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return

@@ -36,7 +36,7 @@ from fkjoin.codec.messages import ENRICHED, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.emit_on_change import entries
 from fkjoin.stages.join_rows import How
-from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.ordering import newest_rows
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.state import Store
 
@@ -66,19 +66,11 @@ def enrich(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     before = masked(held.body, held.exists & (held.flags & GONE == 0))
-    position, where, version = newest_only(
-        code[: len(rows)],
-        column(rows, "version"),
-        held,
-        count,
-        as_read=True,
-        in_order=in_order,
-        contents=lambda: (column(rows, "value"), before),
-    ).last()
+    how: Any = {"row": before, "in_order": in_order}
+    position, where, version = newest_rows(rows, code[: len(rows)], held, count, **how).last()
     value, ts = (take(column(rows, name), position) for name in ("value", "ts"))
     ending: Any = {"gone": ~valid(value), "due_ms": now_ms + retention_ms, "in_order": in_order}
-    written = entries(take(names, where), False, ts.to_numpy(), version, value, **ending)
-    store.write(*written)
+    store.write(*entries(take(names, where), False, ts.to_numpy(), version, value, **ending))
     newest = replaced(before, where, value)
 
     # The batch's changes come first, and events look at what they have left: the order in which

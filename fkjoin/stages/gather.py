@@ -17,7 +17,7 @@ missing, what is waited for and the row that was emitted last.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -177,19 +177,9 @@ def gather(
     answers = zip(after.since, ahead, strict=True)
     needed = [~complete | valid(since) | early for since, early in answers]
     body = _encoded(after, needed, waits, masked(rows_before, ~complete))
-    written = entries(
-        names,
-        has,
-        ts,
-        after.version,
-        body,
-        gone=complete & ~valid(after.left),
-        due_ms=now_ms + retention_ms,
-        in_order=in_order,
-        flags=np.where(waits, WAITS, 0),
-        among=taken,
-    )
-    store.write(*written)
+    ending: Any = {"gone": complete & ~valid(after.left), "due_ms": now_ms + retention_ms}
+    how: Any = {"in_order": in_order, "flags": np.where(waits, WAITS, 0), "among": taken}
+    store.write(*entries(names, has, ts, after.version, body, **ending, **how))
     return results
 
 

@@ -9,7 +9,7 @@ later batch, its version gets a tie-break, and so is newer in all later stages.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -104,6 +104,27 @@ def newest_only(
     keep = np.flatnonzero(counts)
     count[counters.STALE] += len(order) - len(keep)
     return Newest(order[keep], code[keep], take(version, keep))
+
+
+def newest_rows(
+    rows: pa.Table,
+    code: Ints,
+    held: records.Records,
+    count: counters.Counters,
+    *,
+    row: Bytes,
+    in_order: bool | Bools,
+) -> Newest:
+    """Choose ``rows`` as they were read, which have a value and a version, by ``newest_only``.
+
+    ``row``: the rows that are held, which ties are broken by.
+    """
+
+    def contents() -> tuple[Bytes, Bytes]:
+        return column(rows, "value"), row
+
+    how: Any = {"as_read": True, "in_order": in_order, "contents": contents}
+    return newest_only(code, column(rows, "version"), held, count, **how)
 
 
 class _Sorted(NamedTuple):

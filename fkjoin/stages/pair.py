@@ -86,21 +86,21 @@ def pair(
     count: counters.Counters,
     make: Callable[[pa.Table], pa.Table],
     *,
-    parts: _Parts,
     now_ms: int,
     retention_ms: int,
     materialized: bool = False,
     every: bool = False,
-    in_order: Sequence[bool] = (),
+    **how: Any,
 ) -> pa.Table:
     """Turn rows of two tables (``NUMBERED``) into changes of their join (``RESULT``).
 
     Rows come in any order, duplicates allowed.  ``make``: a function from answers (``ANSWER``) to
     joined rows (``JOINED``); of an answer that it leaves out, the last result stays.
     ``materialized``: keep the results.  ``every``: also emit results that are unchanged (emit on
-    update). ``in_order``: of each table, see ``newest_only``.
+    update). ``how``: the parts of both tables' versions, and ``in_order`` of each table, see
+    ``newest_only``.
     """
-    batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
+    batch = _taken(rows, store, count, now_ms=now_ms, **how)
     joined = make(batch.answers)
     # The joiner leaves out answers on which it throws: of these keys the last result stays.  Their
     # rows and versions are written all the same.
@@ -131,16 +131,15 @@ def answers_by_key(
     store: Store,
     count: counters.Counters,
     *,
-    parts: _Parts,
     now_ms: int,
     retention_ms: int,
-    in_order: Sequence[bool] = (),
+    **how: Any,
 ) -> pa.Table:
     """Turn rows of two tables into answers (``ANSWER``), one of each key with a newer row.
 
     See ``pair``.
     """
-    batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
+    batch = _taken(rows, store, count, now_ms=now_ms, **how)
     keys = len(batch.taken)
     nothing, has, ts = constant(None, keys), np.zeros(keys, bool), np.maximum(*batch.sides.ts)
     _write(store, batch, nothing, has=has, ts=ts, due_ms=now_ms + retention_ms)
@@ -161,7 +160,7 @@ def _taken(
     *,
     parts: _Parts,
     now_ms: int,
-    in_order: Sequence[bool],
+    in_order: Sequence[bool] = (),
 ) -> _Batch:
     sweep(store, now_ms)
     number = column(rows, "number").to_numpy()

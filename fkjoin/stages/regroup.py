@@ -90,16 +90,11 @@ def regroup(
     grouped = table(GROUPED, key, row, version, old, new, ts)
     if not letters or windows is None:
         return grouped
-    return pa.concat_tables([grouped, _letters(beyond, windows)])
-
-
-def _letters(rows: pa.Table, windows: TimeWindows) -> pa.Table:
-    """The windows that rows would be in, as messages without values."""
-    group, _ = unpaired(column(rows, "value"))
-    number, key = windows.windows_of(group)
-    row, version, ts = (take(column(rows, name), number) for name in ("key", "version", "ts"))
+    # The windows that rows would be in, as messages without values.
+    number, key = windows.windows_of(unpaired(column(beyond, "value"))[0])
+    row, version, ts = (take(column(beyond, name), number) for name in ("key", "version", "ts"))
     nothing = constant(None, len(number))
-    return table(GROUPED, key, row, version, nothing, nothing, ts)
+    return pa.concat_tables([grouped, table(GROUPED, key, row, version, nothing, nothing, ts)])
 
 
 def _changed(before: Bytes, after: Bytes) -> tuple[Ints, Bytes, Bytes, Bytes]:

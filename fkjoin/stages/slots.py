@@ -7,7 +7,7 @@ changes come.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from fkjoin.codec.arrays import Bytes, Ints, replaced, take, valid
 from fkjoin.codec.messages import column
 from fkjoin.codec.records import Records
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.ordering import Contents, newest_only
+from fkjoin.stages.ordering import newest_rows
 
 
 class Slot(NamedTuple):
@@ -49,24 +49,15 @@ def take_in(
     changed = []
     for number, slot in enumerate(slots):
         own = np.flatnonzero(numbers == number)
-        version, value, ts = (take(column(rows, name), own) for name in ("version", "value", "ts"))
+        own_rows = rows.take(pa.array(own))
         # A slot is newer or older by its own table's versions: versions of several tables mean
         # nothing to one another.
-        exists, known = valid(slot.version), pc.fill_null(slot.version, b"")
-        position, where, version = newest_only(
-            code[own],
-            version,
-            held._replace(exists=exists, version=known, body=slot.row),
-            count,
-            as_read=True,
-            in_order=bool(in_order) and in_order[number],
-            contents=_contents(value, slot.row),
-        ).last()
-        row = replaced(slot.row, where, take(value, position))
+        exists, version = valid(slot.version), pc.fill_null(slot.version, b"")
+        known = held._replace(exists=exists, version=version, body=slot.row)
+        how: Any = {"row": slot.row, "in_order": bool(in_order) and in_order[number]}
+        position, where, version = newest_rows(own_rows, code[own], known, count, **how).last()
+        value, ts = (take(column(own_rows, name), position) for name in ("value", "ts"))
+        row = replaced(slot.row, where, value)
         slots[number] = Slot(replaced(slot.version, where, version), row)
-        changed.append((where, ts.to_numpy()[position]))
+        changed.append((where, ts.to_numpy()))
     return changed
-
-
-def _contents(came: Bytes, known: Bytes) -> Contents:
-    return lambda: (came, known)

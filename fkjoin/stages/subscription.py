@@ -41,30 +41,27 @@ key's right row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, records, tags, versions
-from fkjoin.codec.arrays import (
-    Ints,
-    changes_from_previous,
-    concat,
-    prefixed,
-    stack,
-    take,
-    untagged,
-    valid,
-)
+from fkjoin.codec import combined_key, records, versions
+from fkjoin.codec.arrays import Ints, changes_from_previous, concat, stack, take, untagged, valid
 from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, table
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.retention import GONE, sweep
-from fkjoin.stages.sides import Rights, Subscribes, read_sides, subscribed_rights, write_sides
-from fkjoin.state import Bytes, Store, prefix_range
+from fkjoin.stages.retention import GONE
+from fkjoin.stages.sides import (
+    Rights,
+    Subscribes,
+    read_sides,
+    subscribers,
+    sweep_sides,
+    write_sides,
+)
+from fkjoin.state import Bytes, Store
 
 BEFORE = -1
 """The rank of what was there before the batch."""
@@ -141,7 +138,7 @@ def subscription(
         each stored subscriber of a right row that changes: the last change before its next version
 
     """
-    sweep(store, now_ms, partial(subscribed_rights, store), now_ms + retention_ms)
+    sweep_sides(store, now_ms, retention_ms)
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
@@ -218,15 +215,11 @@ def _fan_out(
     # A window that ends with ``BEFORE`` has no right change in it: so one that goes back gets none.
     begins = order.subscribes[np.flatnonzero(changes_from_previous(left.combined))]
     until_of_batch = np.where(left.back, BEFORE, begins)
-    # In order of the prefixes, so that the store is read from one end to the other.
-    prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(take(keys, changed))).to_pylist()
-    by_prefix = sorted(range(len(changed)), key=prefixes.__getitem__)
-    changed = changed[by_prefix]
     fan_out = np.zeros(len(keys), np.int64)
-    for page in store.scan([prefix_range(prefixes[number]) for number in by_prefix]):
+    for numbers, page in subscribers(store, take(keys, changed)):
         held = records.decode(page.values)
         live = np.flatnonzero(held.flags & GONE == 0)
-        names, code = take(page.keys, live), changed[page.ranges[live]]
+        names, code = take(page.keys, live), changed[numbers[live]]
         until = np.full(len(live), order.end)
         if len(left.names):
             batch_number = pc.index_in(names, value_set=left.names)
