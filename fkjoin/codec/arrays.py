@@ -42,7 +42,7 @@ def constant(value: bytes | None, rows: int) -> Bytes:
 
 
 def fixed(items: npt.NDArray[Any]) -> Bytes:
-    """Make one byte string per row of an ``(n, width)`` array of bytes, or per number of another."""
+    """Make a byte string per row of an ``(n, width)`` array of bytes, or per number of another."""
     rows, width = len(items), items.itemsize * int(np.prod(items.shape[1:]))
     offsets = np.arange(rows + 1, dtype=np.int64) * width
     data = np.ascontiguousarray(items).view(np.uint8)

@@ -66,8 +66,8 @@ def enrich(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     before = masked(held.body, held.exists & (held.flags & GONE == 0))
-    how: Any = {"row": before, "in_order": in_order}
-    position, where, version = newest_rows(rows, code[: len(rows)], held, count, **how).last()
+    reading: Any = {"row": before, "in_order": in_order}
+    position, where, version = newest_rows(rows, code[: len(rows)], held, count, **reading).last()
     value, ts = (take(column(rows, name), position) for name in ("value", "ts"))
     ending: Any = {"gone": ~valid(value), "due_ms": now_ms + retention_ms, "in_order": in_order}
     store.write(*entries(take(names, where), False, ts.to_numpy(), version, value, **ending))
