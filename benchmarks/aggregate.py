@@ -42,8 +42,8 @@ from fkjoin.codec.messages import table as table_of
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column
 from fkjoin.folds.fold import Fold
-from fkjoin.stages import Counters
-from fkjoin.stages import aggregate as aggregated
+from fkjoin.stages.aggregate import aggregate as aggregated
+from fkjoin.stages.counters import Counters
 from fkjoin.state import BYTES, BucketStore
 
 

@@ -6,7 +6,7 @@ from fkjoin.analysis.checks import Deployment, Extractor, Joiner
 from fkjoin.analysis.emission import Emit
 from fkjoin.analysis.joins import planned_join
 from fkjoin.lowering.handle import planned_of
-from fkjoin.stages import How
+from fkjoin.stages.join_rows import How
 from fkjoin.table import Table
 
 

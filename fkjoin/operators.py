@@ -22,7 +22,7 @@ from fkjoin.lowering.unions import merged
 from fkjoin.row_operators import RowOperators
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.spark.schemas import Expressions
-from fkjoin.stages import How, HowByKey
+from fkjoin.stages.join_rows import How, HowByKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,9 +6,18 @@ import time
 from functools import cache
 from pathlib import Path
 
-from rocksdict import AccessType, BlockBasedOptions, Cache, Options, Rdict
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DataBlockIndexType,
+    Options,
+    Rdict,
+    SstFileWriter,
+)
 
-from fkjoin.state.sorted_file import options
+from fkjoin.state.protocol import Bytes, items
+from fkjoin.state.tail import in_order
 
 _SOON_BYTES = 32 << 20
 """An index of this size is merged in less than half a second: it is small."""
@@ -23,7 +32,12 @@ def open_database(path: Path, *, writing: bool = True) -> Rdict:
     The entries are in a column family, and one that is there already takes its options from nowhere
     else: without them files would be read, and written when they are merged, without their filters.
     """
-    chosen = _options()
+    table = BlockBasedOptions()
+    table.set_block_cache(_block_cache())
+    chosen = _options(table)
+    chosen.create_if_missing(True)
+    chosen.set_max_background_jobs(2)
+    chosen.set_keep_log_file_num(1)
     if writing:
         chosen.set_level_zero_file_num_compaction_trigger(
             _piled(sum(file.stat().st_size for file in path.glob("*.sst")))
@@ -68,11 +82,28 @@ def _block_cache() -> Cache:
     return Cache(32 << 20)
 
 
-def _options() -> Options:
-    table = BlockBasedOptions()
-    table.set_block_cache(_block_cache())
-    chosen = options(table)
-    chosen.create_if_missing(True)
-    chosen.set_max_background_jobs(2)
-    chosen.set_keep_log_file_num(1)
+def write_sorted(path: Path, keys: Bytes, values: Bytes) -> None:
+    """Write a sorted file: entries in a form that an index takes in without writing them again.
+
+    Null: delete; of a key that occurs twice the last; at least one entry.  Raises what rocksdict
+    raises.
+    """
+    keys, values = in_order(keys, values)
+    writer = SstFileWriter(_options(BlockBasedOptions()))
+    writer.open(str(path))
+    for key, value in zip(items(keys), items(values), strict=True):
+        if value is None:
+            del writer[key]
+        else:
+            writer[key] = value
+    writer.finish()
+
+
+def _options(table: BlockBasedOptions) -> Options:
+    """Options of data files, alone or in the index."""
+    table.set_bloom_filter(10, False)
+    table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
+    table.set_data_block_hash_ratio(0.75)
+    chosen = Options(raw_mode=True)
+    chosen.set_block_based_table_factory(table)
     return chosen

@@ -30,15 +30,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import IngestExternalFileOptions, Rdict, ReadOptions
 
-from fkjoin.state.database import live_files, merge, open_database, says
+from fkjoin.state.database import live_files, merge, open_database, says, write_sorted
 from fkjoin.state.errors import DamagedIndexError, StateError
 from fkjoin.state.folders import FOLDERS, in_use, locked, remove, remove_abandoned
 from fkjoin.state.order import byte_order
-from fkjoin.state.positions import Position
 from fkjoin.state.private import private_folder
 from fkjoin.state.protocol import BYTES, PAGE_ENTRIES, SLICE_ROWS, Bytes, KeyRange, Page, slices
 from fkjoin.state.seal import SEAL, Seal, seal, taken
-from fkjoin.state.sorted_file import write_sorted
+from fkjoin.state.segments import Position
 
 _MOST_READERS = 16
 """Number of readers that are kept open; each has all files of its index open."""
@@ -154,7 +153,13 @@ class RocksIndex:
             return self._get_few(keys.to_pylist())
         order = byte_order(keys)
         wanted = keys.take(pa.array(order))
-        with self._reading(), _passing(self._db):
+        # Many keys in order come to each block of a file once: in the cache these blocks would
+        # displace those that few keys are read from again and again.
+        once = ReadOptions()
+        once.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's types give it no argument
+        with self._reading(), contextlib.ExitStack() as after:
+            self._db.set_read_options(once)
+            after.callback(self._db.set_read_options, ReadOptions())
             # Only the keys between the first and the last stored one are looked up.  New orders
             # have numbers beyond all that are known: nothing is read for them.
             first, last = self._between(wanted[0].as_py(), wanted[-1].as_py())
@@ -293,22 +298,6 @@ class RocksIndex:
             raise DamagedIndexError(f"index {self.folder} cannot be read: {error}") from error
 
 
-@contextlib.contextmanager
-def _passing(db: Rdict) -> Iterator[None]:
-    """Read without filling the cache of blocks.
-
-    Many keys in order come to each block of a file once.  In the cache these blocks would displace
-    those that few keys are read from again and again.
-    """
-    once = ReadOptions()
-    once.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's types give it no argument
-    db.set_read_options(once)
-    try:
-        yield
-    finally:
-        db.set_read_options(ReadOptions())
-
-
 _readers: OrderedDict[tuple[int, Path], tuple[bytes, Rdict]] = OrderedDict()
 """Seals and their readers by process and place, the last used last.
 
@@ -330,11 +319,9 @@ def _in_place(sealed: Seal) -> bool:
 
 
 def _damaged(folder: Path, error: Exception) -> DamagedIndexError:
-    return (
-        error
-        if isinstance(error, DamagedIndexError)
-        else DamagedIndexError(f"index {folder} does not open: {error}")
-    )
+    if isinstance(error, DamagedIndexError):
+        return error
+    return DamagedIndexError(f"index {folder} does not open: {error}")
 
 
 def _count(where: pa.BooleanArray) -> int:

@@ -45,17 +45,13 @@ class MemoryStore:
             )
 
     def write(self, keys: Bytes, values: Bytes) -> None:
-        data = self._data
-        before = len(data)
-        grown = False
-        for key, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
-            if value is None:
-                data.pop(key, None)
-            else:
-                grown = grown or key not in data
-                data[key] = value
-        if grown or len(data) != before:
+        written = dict(zip(keys.to_pylist(), values.to_pylist(), strict=True))
+        gone = [key for key, value in written.items() if value is None]
+        if gone or not written.keys() <= self._data.keys():
             self._sorted = None
+        self._data |= written
+        for key in gone:
+            del self._data[key]
 
 
 def _entries(

@@ -21,15 +21,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
 import xxhash
 
-from fkjoin.state.positions import POSITION_BYTES, Position
+from fkjoin.state.database import write_sorted
 from fkjoin.state.private import close_to_others, write_private
-from fkjoin.state.protocol import BYTES
 from fkjoin.state.seal import SEAL_DIGEST_BYTES, keyed, stamp
-from fkjoin.state.segments import entry_bytes
-from fkjoin.state.sorted_file import write_sorted
+from fkjoin.state.segments import POSITION_BYTES, Position, entry_bytes, read_entries, write_entries
 from fkjoin.state.tail import KeysAndValues, Tail
 
 TAIL_BYTES = 2 << 20
@@ -38,7 +35,6 @@ TAIL_BYTES = 2 << 20
 TAIL_BATCHES = 16
 """The most that are not in the index yet."""
 
-_SCHEMA = pa.schema([("key", BYTES), ("value", BYTES)])
 _HEAD_BYTES = 2 * POSITION_BYTES + SEAL_DIGEST_BYTES
 
 
@@ -61,10 +57,7 @@ def keep(
     files = large, large.with_suffix(".head"), large.with_suffix(".tail")
     try:
         if entry_bytes(keys, values) <= TAIL_BYTES:
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-                writer.write_batch(pa.record_batch([keys, values], schema=_SCHEMA))
-            body = sink.getvalue().to_pybytes()
+            body = write_entries(keys, values).to_pybytes()
             write_private(files[2], _head(key, base, goal, body) + body)
         else:
             write_sorted(large, keys, values)
@@ -86,7 +79,7 @@ def chain(directory: Path, start: Position, goal: Position, key: bytes) -> list[
     while goal != start:
         if len(links) > TAIL_BATCHES:
             return None
-        link = _read(_small_file(directory, goal), goal, key)
+        link = _read(directory, goal, key)
         if link is None:
             return None
         links.insert(0, link)
@@ -127,7 +120,7 @@ def waiting(directory: Path, start: Position, goal: Position, key: bytes) -> Wai
     while position not in (start, known.positions[-1]):
         if len(links) >= TAIL_BATCHES:
             return None
-        link = _read(_small_file(directory, position), position, key)
+        link = _read(directory, position, key)
         if link is None or link.entries is None:
             return None
         links.insert(0, (position, link.entries))
@@ -155,11 +148,8 @@ def discard(directory: Path, but: Iterable[Position] = ()) -> None:
                 stale.unlink()
 
 
-def _small_file(directory: Path, goal: Position) -> Path:
-    return directory / f"pending-{goal.token.hex()}.tail"
-
-
-def _read(small: Path, goal: Position, key: bytes) -> Pending | None:
+def _read(directory: Path, goal: Position, key: bytes) -> Pending | None:
+    small = directory / f"pending-{goal.token.hex()}.tail"
     try:
         data = small.read_bytes()
     except OSError:
@@ -167,9 +157,7 @@ def _read(small: Path, goal: Position, key: bytes) -> Pending | None:
     base, body = Position.decode(data), data[_HEAD_BYTES:]
     if not hmac.compare_digest(data[:_HEAD_BYTES], _head(key, base, goal, body)):
         return None
-    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-        batch = reader.read_next_batch()
-    return Pending(base, None, (batch.column(0), batch.column(1)))
+    return Pending(base, None, read_entries(body))
 
 
 def _sorted(large: Path, goal: Position, key: bytes) -> Pending | None:

@@ -40,8 +40,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from fkjoin.state.errors import DamagedIndexError
-from fkjoin.state.positions import Position
 from fkjoin.state.private import close_to_others, write_private
+from fkjoin.state.segments import Position
 
 SEAL = "SEAL"
 SEAL_DIGEST_BYTES = 16

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +39,24 @@ _META = struct.Struct(">B16sQQQQ")
 """Format, token, first and next segment, live and log bytes; then come the key and the identity."""
 
 KEY_BYTES = 16
+POSITION_BYTES = TOKEN_BYTES + 8
+
+
+class Position(NamedTuple):
+    """A committed batch that an index stands at, as bytes ``{16-byte token}{uint64 segment}``.
+
+    The segment is the next one of the log.
+    """
+
+    token: bytes
+    next: int
+
+    @classmethod
+    def decode(cls, data: bytes) -> Position:
+        return cls(data[:TOKEN_BYTES], int.from_bytes(data[TOKEN_BYTES:POSITION_BYTES], "big"))
+
+    def encode(self) -> bytes:
+        return self.token + self.next.to_bytes(8, "big")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +135,32 @@ def decode_segment(number: int, data: bytes | None) -> tuple[bytes, Bytes, Bytes
             f"change log segment {number} is damaged, its checksum does not match: {_RESTORE}"
         )
     try:
-        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            table = reader.read_all().combine_chunks()
+        return token, *read_entries(body)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptLogError(
             f"change log segment {number} is damaged and does not parse ({error}): {_RESTORE}"
         ) from error
-    return token, _chunk(table.column("key")), _chunk(table.column("value"))
+
+
+def write_entries(
+    keys: Bytes, values: Bytes, options: pa.ipc.IpcWriteOptions | None = None
+) -> pa.Buffer:
+    """Write the entries as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _SCHEMA, options=options) as writer:
+        writer.write_batch(pa.record_batch([keys, values], schema=_SCHEMA))
+    return sink.getvalue()
+
+
+def read_entries(stream: bytes | memoryview) -> tuple[Bytes, Bytes]:
+    """Undo ``write_entries``."""
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+        table = reader.read_all().combine_chunks()
+    return _chunk(table.column("key")), _chunk(table.column("value"))
 
 
 def _encode(token: bytes, keys: Bytes, values: Bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SCHEMA, options=_OPTIONS) as writer:
-        writer.write_batch(pa.record_batch([keys, values], schema=_SCHEMA))
-    body = sink.getvalue()
+    body = write_entries(keys, values, _OPTIONS)
     return b"".join((bytes((_FORMAT,)), token, xxhash.xxh3_64_digest(body), body))
 
 

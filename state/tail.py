@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
-from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,12 +17,8 @@ KeysAndValues = tuple[Bytes, Bytes]
 """Keys, none of them twice, and values; null: deleted."""
 
 
-class Scan(Protocol):
-    """A function with the signature of ``Store.scan``."""
-
-    def __call__(
-        self, ranges: Sequence[KeyRange], limit: int | None, each: int | None, /
-    ) -> Iterator[Page]: ...
+Scan = Callable[[Sequence[KeyRange], int | None, int | None], Iterator[Page]]
+"""A function with the signature of ``Store.scan``."""
 
 
 def latest(batches: Sequence[KeysAndValues]) -> KeysAndValues:
@@ -45,11 +39,9 @@ def in_order(keys: Bytes, values: Bytes) -> KeysAndValues:
     last[:-1] = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1))).to_numpy(
         zero_copy_only=False
     )
-    return (
-        (keys, values)
-        if last.all()
-        else (keys.filter(pa.array(last)), values.filter(pa.array(last)))
-    )
+    if last.all():
+        return keys, values
+    return keys.filter(pa.array(last)), values.filter(pa.array(last))
 
 
 def laid_over(keys: Bytes, values: Bytes, written: KeysAndValues) -> Bytes:
@@ -121,8 +113,11 @@ class Tail:
         pages = below(ranges, total, each and each + most)
         yield from _first_of(_merged(pages, mine), limit, each)
 
-    def _within(self, ranges: Sequence[KeyRange]) -> tuple[_Run | None, int]:
-        """The entries in the ranges, in order; and how many there are in one range at most."""
+    def _within(self, ranges: Sequence[KeyRange]) -> tuple[Page | None, int]:
+        """The entries in the ranges, in order, null for what is deleted.
+
+        And how many there are in one range at most.
+        """
         ordered = self._sorted()
         bounds = [
             (bisect_left(ordered, first), bisect_left(ordered, last)) for first, last in ranges
@@ -133,27 +128,16 @@ class Tail:
         numbers = np.repeat(np.arange(len(ranges)), counts)
         keys = list(chain.from_iterable(ordered[first:last] for first, last in bounds))
         values = map(self._entries.__getitem__, keys)
-        return _Run(numbers, pa.array(keys, BYTES), pa.array(values, BYTES, size=len(keys))), int(
-            counts.max()
-        )
+        entries = pa.array(keys, BYTES), pa.array(values, BYTES, size=len(keys))
+        return Page(numbers, *entries), int(counts.max())
 
 
-class _Run(NamedTuple):
-    """A ``Page`` whose values may be null, which is deleted."""
-
-    ranges: npt.NDArray[np.int64]
-    keys: Bytes
-    values: Bytes
-
-    def slice(self, first: int, last: int) -> _Run:
-        return _Run(
-            self.ranges[first:last],
-            self.keys.slice(first, last - first),
-            self.values.slice(first, last - first),
-        )
+def _slice(page: Page, first: int, last: int) -> Page:
+    keys, values = (part.slice(first, last - first) for part in (page.keys, page.values))
+    return Page(page.ranges[first:last], keys, values)
 
 
-def _merged(pages: Iterator[Page], over: _Run) -> Iterator[Page]:
+def _merged(pages: Iterator[Page], over: Page) -> Iterator[Page]:
     """Pages with what lies over them: with each page go the entries up to its last."""
     order = list(zip(over.ranges.tolist(), over.keys.to_pylist(), strict=True))
     start = 0
@@ -161,16 +145,13 @@ def _merged(pages: Iterator[Page], over: _Run) -> Iterator[Page]:
         # The entries above go with the first page that reaches beyond them: pages come in order,
         # and the next one begins behind this one's last key.
         end = bisect_left(order, (int(page.ranges[-1]), page.keys[-1].as_py() + b"\0"))
-        yield from _both(page, over.slice(start, end)) if end > start else (page,)
+        yield from _both(page, _slice(over, start, end)) if end > start else (page,)
         start = end
     if start < len(order):
-        rest = over.slice(start, len(order))
-        yield from _both(
-            Page(rest.ranges[:0], rest.keys.slice(0, 0), rest.values.slice(0, 0)), rest
-        )
+        yield from _both(_slice(over, 0, 0), _slice(over, start, len(order)))
 
 
-def _both(page: Page, over: _Run) -> Iterator[Page]:
+def _both(page: Page, over: Page) -> Iterator[Page]:
     """A page and what lies over it, in order, without what is deleted."""
     columns = {
         "range": np.concatenate([page.ranges, over.ranges]),
@@ -189,20 +170,16 @@ def _both(page: Page, over: _Run) -> Iterator[Page]:
         stays[:-1] = ~(again & (ranges[1:] == ranges[:-1]))
     stays &= pc.is_valid(values).to_numpy(zero_copy_only=False)
     mask = pa.array(stays)
-    ranges, keys, values = ranges[stays], keys.filter(mask), values.filter(mask)
-    for first in range(0, len(keys), PAGE_ENTRIES):
-        yield Page(
-            ranges[first : first + PAGE_ENTRIES],
-            keys.slice(first, PAGE_ENTRIES),
-            values.slice(first, PAGE_ENTRIES),
-        )
+    left = Page(ranges[stays], keys.filter(mask), values.filter(mask))
+    for first in range(0, len(left.keys), PAGE_ENTRIES):
+        yield _slice(left, first, first + PAGE_ENTRIES)
 
 
 def _first_of(pages: Iterator[Page], limit: int | None, each: int | None) -> Iterator[Page]:
     """No more than ``limit`` entries in all, and ``each`` of a range."""
     room, number, taken = limit, -1, 0
     for page in pages:
-        ranges, keys, values = page
+        ranges = page.ranges
         if each is not None:
             # Number the entries of each range.  The first range may have begun in earlier pages:
             # ``taken`` of its entries came there.
@@ -212,11 +189,11 @@ def _first_of(pages: Iterator[Page], limit: int | None, each: int | None) -> Ite
             taken = int((ranges == ranges[-1]).sum()) + (taken if ranges[-1] == number else 0)
             number = int(ranges[-1])
             mask = pa.array(chosen)
-            ranges, keys, values = ranges[chosen], keys.filter(mask), values.filter(mask)
+            page = Page(ranges[chosen], page.keys.filter(mask), page.values.filter(mask))
         if room is not None:
-            ranges, keys, values = ranges[:room], keys.slice(0, room), values.slice(0, room)
-            room -= len(keys)
-        if len(keys):
-            yield Page(ranges, keys, values)
+            page = _slice(page, 0, room)
+            room -= len(page.keys)
+        if len(page.keys):
+            yield page
         if room == 0:
             return

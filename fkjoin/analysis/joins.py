@@ -34,9 +34,8 @@ from fkjoin.spark.names import require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.unpacking import UnpackAnswers
-from fkjoin.stages import HowByKey
 from fkjoin.stages.contribute import Place
-from fkjoin.stages.join_rows import require_how
+from fkjoin.stages.join_rows import HowByKey, require_how
 
 
 @dataclass(frozen=True, eq=False)

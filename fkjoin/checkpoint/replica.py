@@ -22,11 +22,10 @@ from fkjoin.checkpoint.saved_files import Commit, SavedFiles
 from fkjoin.checkpoint.saved_log import SavedLog, SavedPartition
 from fkjoin.checkpoint.spark_formats import Changes
 from fkjoin.checkpoint.stores import kept_as, partitions_of, stores_of
+from fkjoin.state.database import write_sorted
 from fkjoin.state.errors import CorruptLogError
 from fkjoin.state.index import RocksIndex
-from fkjoin.state.positions import Position
-from fkjoin.state.segments import KEY_BYTES, Meta, decode_segment, entry_bytes
-from fkjoin.state.sorted_file import write_sorted
+from fkjoin.state.segments import KEY_BYTES, Meta, Position, decode_segment, entry_bytes
 from fkjoin.state.tail import KeysAndValues, latest
 
 _AT_ONCE_BYTES = 64 << 20

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# Not from ``fkjoin.state``: workers that only parse rows need no stores.
 Bytes: TypeAlias = pa.LargeBinaryArray
 BYTES = pa.large_binary()
 Ints = npt.NDArray[np.int64]
@@ -28,8 +29,6 @@ def as_bytes(array: pa.Array | pa.ChunkedArray) -> Bytes:
     """Make one contiguous ``LargeBinaryArray``; text becomes its UTF-8."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
     if array.type == BYTES:
         return array
     if pa.types.is_string(array.type):
@@ -42,11 +41,11 @@ def constant(value: bytes | None, rows: int) -> Bytes:
     return pa.repeat(pa.scalar(value, BYTES), rows)
 
 
-def fixed(table: Octets) -> Bytes:
-    """Make one byte string per row of an ``(n, width)`` array."""
-    rows, width = table.shape
+def fixed(items: npt.NDArray[Any]) -> Bytes:
+    """Make a byte string per row of an ``(n, width)`` array of bytes, or per number of another."""
+    rows, width = len(items), items.itemsize * int(np.prod(items.shape[1:]))
     offsets = np.arange(rows + 1, dtype=np.int64) * width
-    data = np.ascontiguousarray(table)
+    data = np.ascontiguousarray(items).view(np.uint8)
     return pa.Array.from_buffers(BYTES, rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
@@ -122,9 +121,10 @@ def _in_order(data: Octets, starts: Ints, ends: Ints, valid: Bools | None) -> By
     return both.take(pa.array(2 * np.arange(rows), mask=None if valid is None else ~valid))
 
 
-def after(array: Bytes, starts: Ints, valid: Bools | None = None) -> Bytes:
+def after(array: Bytes, starts: Ints | int, valid: Bools | None = None) -> Bytes:
     """Cut off the first ``starts[i]`` bytes of each element; null where not ``valid``."""
     data, bounds = buffers(array)
+    starts = np.broadcast_to(starts, len(array))
     sizes = np.diff(bounds) - starts
     if len(array) and (starts == starts[0]).all() and (valid is None or valid.all()):
         return pc.binary_slice(array, int(starts[0]), int(starts[0] + max(0, sizes.max())))
@@ -134,7 +134,7 @@ def after(array: Bytes, starts: Ints, valid: Bools | None = None) -> Bytes:
 def paired(first: Bytes, second: Bytes) -> Bytes:
     """``{uint32 little-endian: length of first}{first}{second}``; a null counts as empty."""
     sizes = np.where(valid(first), lengths(first), 0).astype("<u4")
-    return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), first, second)
+    return concat(fixed(sizes), first, second)
 
 
 def unpaired(pairs: Bytes) -> tuple[Bytes, Bytes]:
@@ -183,7 +183,7 @@ def padded(array: Bytes, width: int) -> Octets:
 
 def untagged(keys: Bytes) -> Bytes:
     """Keys of a store without the byte that says what they are keys of."""
-    return after(keys, np.ones(len(keys), np.int64))
+    return after(keys, 1)
 
 
 def first_bytes(array: Bytes) -> Ints:
@@ -244,6 +244,11 @@ def replaced(array: Bytes, positions: Ints, by: Bytes) -> Bytes:
     sources = np.arange(len(array))
     sources[positions] = len(array) + np.arange(len(positions))
     return take(stack(array, by), sources)
+
+
+def is_any(kind: pa.DataType, *names: str) -> bool:
+    """Tell whether a type is one of these, as tests of ``pyarrow.types`` name them."""
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
 
 
 def changes_from_previous(sorted_codes: Ints) -> Bools:

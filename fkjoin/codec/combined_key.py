@@ -21,7 +21,7 @@ def encode(foreign_keys: Bytes, left_keys: Bytes) -> Bytes:
 def prefixes(foreign_keys: Bytes) -> Bytes:
     """Encode the prefixes that all combined keys of a foreign key begin with, and no others."""
     sizes = lengths(foreign_keys).astype(">i4")
-    return concat(fixed(sizes.view(np.uint8).reshape(-1, 4)), foreign_keys)
+    return concat(fixed(sizes), foreign_keys)
 
 
 def decode(combined: Bytes) -> tuple[Bytes, Bytes]:

@@ -13,17 +13,18 @@ raise.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import scalars
-from fkjoin.codec.arrays import bools
+from fkjoin.codec.arrays import bools, is_any
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Part:
         if not operation.nulls and None in values.values():
             return None
         result = operation.row(self, *(values[index] for index in sorted(values)))
-        return scalars.fitting(result, self.type)
+        return _fitting(result, self.type)
 
     @property
     def can_raise(self) -> bool:
@@ -118,10 +119,6 @@ def where(part: Part, columns: Mapping[str, pa.Array], evaluated: pa.BooleanArra
     return column.take(pa.array(back, mask=~bools(evaluated)))
 
 
-def _anything(part: Part) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Evaluators:
     """Functions that evaluate a kind of part; they take the part, and what its children are."""
@@ -130,7 +127,7 @@ class Evaluators:
     """The function of columns or scalars of Arrow; None: there is none that does as Spark does."""
     row: Callable[..., Any] | None = None
     """The function of Python's values; None likewise."""
-    takes: Callable[[Part], bool] = _anything
+    takes: Callable[[Part], bool] = lambda _: True
     """Test whether ``column`` does as Spark does for the types of a part."""
     nulls: bool = False
     """Nulls are given to ``row``; elsewhere one of them makes the result null."""
@@ -144,7 +141,7 @@ class Evaluators:
 
 
 def _typed(*kinds: str) -> Callable[[Part], bool]:
-    return lambda part: any(getattr(pa.types, f"is_{kind}")(part.type) for kind in kinds)
+    return lambda part: is_any(part.type, *kinds)
 
 
 _text, _floating, _number = _typed("string"), _typed("floating"), _typed("floating", "integer")
@@ -183,6 +180,172 @@ def _widens(part: Part) -> bool:
     return child.kind != "Literal" and (wider or longer or to_floating)
 
 
+# Spark's operations on Python's values, for expressions that are evaluated row by row.
+
+_INTEGERS = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"}
+_BITS = {kind.id: (kind.bit_width, name) for kind, name in _INTEGERS.items()}
+_FLOAT, _DECIMAL = pa.float32().id, pa.decimal128(1).id
+_EXACT = Context(prec=80, rounding=ROUND_HALF_UP)
+
+
+def _fitting(value: Any, type_: pa.DataType) -> Any:
+    """The value as its type has it; raises where Spark does."""
+    if value is None:
+        return None
+    if (integer := _BITS.get(type_.id)) is not None:
+        bits, name = integer
+        if not -(1 << bits - 1) <= value < 1 << bits - 1:
+            raise ArithmeticError(f"{value} does not fit into {name}")
+        return value
+    if type_.id == _FLOAT:
+        return float(np.float32(value))
+    if type_.id == _DECIMAL:
+        rounded = Decimal(value).quantize(Decimal(1).scaleb(-type_.scale), context=_EXACT)
+        if abs(rounded) >= Decimal(10) ** (type_.precision - type_.scale):
+            raise ArithmeticError(
+                f"{value} does not fit into decimal({type_.precision},{type_.scale})"
+            )
+        return rounded
+    return value
+
+
+def _member(part: Part, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value[part.argument]
+    return value[part.children[0].type.get_field_index(part.argument)]
+
+
+def _row_cast(part: Part, value: Any) -> Any:
+    after = part.type
+    if pa.types.is_boolean(after):
+        return bool(value)
+    if pa.types.is_integer(after):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ArithmeticError(f"{value} does not fit into {_INTEGERS[after]}")
+        return int(value)
+    if pa.types.is_floating(after):
+        return float(value)
+    if isinstance(value, Decimal):
+        return value
+    return Decimal(str(value)) if isinstance(value, float) else Decimal(int(value))
+
+
+def _exactly(
+    plain: Callable[[Any, Any], Any], exact: Callable[[Any, Any], Any], *, divides: bool = False
+) -> Callable[..., Any]:
+    """Make a calculation; ``exact``: for decimals; ``divides``: not by zero."""
+
+    def calculate(_: Part, left: Any, right: Any) -> Any:
+        if divides and right == 0:
+            raise ZeroDivisionError("division by zero; write if(divisor = 0, null, …)")
+        return exact(left, right) if isinstance(left, Decimal) else plain(left, right)
+
+    return calculate
+
+
+def _whole_quotient(left: Any, right: Any) -> int:
+    quotient = abs(int(left)) // abs(int(right))
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    # Spark's remainder has the sign of the dividend, Python's ``%`` the divisor's.
+    if isinstance(left, float):
+        return math.fmod(left, right)
+    return left - right * _whole_quotient(left, right)
+
+
+def _exact_quotient(left: Decimal, right: Decimal) -> int:
+    return int(_EXACT.divide_int(left, right))
+
+
+_added = _exactly(operator.add, _EXACT.add)
+_subtracted = _exactly(operator.sub, _EXACT.subtract)
+_multiplied = _exactly(operator.mul, _EXACT.multiply)
+_quotient = _exactly(operator.truediv, _EXACT.divide, divides=True)
+
+
+def _negated(_: Part, value: Any) -> Any:
+    # ``-value`` would round to the 28 digits of Python's own context.
+    return _EXACT.minus(value) if isinstance(value, Decimal) else -value
+
+
+def _absolute(_: Part, value: Any) -> Any:
+    return _EXACT.abs(value) if isinstance(value, Decimal) else abs(value)
+
+
+def _rank(value: Any) -> Any:
+    """The order of values: not-a-number is greatest, and equal to itself; text by its bytes.
+
+    Arrays and structs are compared item by item; there a null is less than all values, and equal to
+    itself.
+    """
+    if isinstance(value, float):
+        return (1, 0.0) if math.isnan(value) else (0, value)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [(item is not None, _rank(item)) for item in value]
+    return value.encode() if isinstance(value, str) else value
+
+
+def _compared(test: Callable[[Any, Any], bool]) -> Callable[..., bool]:
+    return lambda _, left, right: test(_rank(left), _rank(right))
+
+
+def _decided(by: bool) -> Callable[..., bool | None]:
+    """Make ``and`` or ``or``; ``by``: the truth that decides alone; a null leaves it open."""
+
+    def decide(part: Part, row: Mapping[str, Any]) -> bool | None:
+        left, right = part.children
+        first = left.of_row(row)
+        if first is by or (second := right.of_row(row)) is by:
+            return by
+        return None if first is None or second is None else not by
+
+    return decide
+
+
+def _row_by_case(part: Part, row: Mapping[str, Any]) -> Any:
+    children = part.children
+    for index in range(0, len(children) - 1, 2):
+        if children[index].of_row(row) is True:
+            return children[index + 1].of_row(row)
+    return children[-1].of_row(row) if len(children) % 2 else None
+
+
+def _first_not_null(part: Part, row: Mapping[str, Any]) -> Any:
+    values = (child.of_row(row) for child in part.children)
+    return next((value for value in values if value is not None), None)
+
+
+def _extreme(pick: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, *values: pick(
+        (value for value in values if value is not None), key=_rank, default=None
+    )
+
+
+def _distinct(items: Iterable[Any]) -> list[Any]:
+    """The items, each once; they need not be hashable."""
+    different: list[Any] = []
+    for item in items:
+        if not _has_equal(item, different):
+            different.append(item)
+    return different
+
+
+def _has_equal(item: Any, items: Iterable[Any]) -> bool:
+    """Tell whether one of the items is equal to that one; a null is to a null."""
+    wanted = _rank(item)
+    return any(_rank(other) == wanted for other in items)
+
+
+def _contains(_: Part, items: list[Any], item: Any) -> bool | None:
+    if _has_equal(item, items):
+        return True
+    return None if None in items else False
+
+
 def _comparison(
     kernel: Callable[..., Any], none: Callable[..., Any], test: Callable[..., bool]
 ) -> Evaluators:
@@ -196,7 +359,7 @@ def _comparison(
             return result
         return pc.or_(result, none(pc.is_nan(left), pc.is_nan(right)))
 
-    return Evaluators(compare, scalars.compared(test), _comparable)
+    return Evaluators(compare, _compared(test), _comparable)
 
 
 _EQUAL = _comparison(pc.equal, pc.and_, operator.eq)
@@ -233,6 +396,10 @@ def _divided(part: Part, left: Any, right: Any) -> Any:
     return pc.divide(left, right)
 
 
+def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, *operands: function(*operands)
+
+
 def _by_case(part: Part, *operands: Any) -> Any:
     otherwise = operands[-1] if len(operands) % 2 else pa.scalar(None, part.type)
     pairs = zip(operands[0::2], operands[1::2], strict=False)
@@ -245,27 +412,21 @@ def _by_case(part: Part, *operands: Any) -> Any:
 OPERATIONS: dict[str, Evaluators] = {
     "GetStructField": Evaluators(
         lambda part, value: pc.struct_field(value, [part.argument]),  # alone, a text may be a path
-        scalars.field,
+        _member,
     ),
     "Cast": Evaluators(
-        lambda part, value: pc.cast(value, part.type, safe=False), scalars.cast, _widens
+        lambda part, value: pc.cast(value, part.type, safe=False), _row_cast, _widens
     ),
-    "And": Evaluators(lambda _, *truths: pc.and_kleene(*truths), scalars.decided(False), lazy=True),
-    "Or": Evaluators(lambda _, *truths: pc.or_kleene(*truths), scalars.decided(True), lazy=True),
-    "Not": Evaluators(lambda _, truth: pc.invert(truth), lambda _, truth: not truth),
-    "IsNull": Evaluators(
-        lambda _, value: pc.is_null(value), lambda _, value: value is None, nulls=True
-    ),
-    "IsNotNull": Evaluators(
-        lambda _, value: pc.is_valid(value), lambda _, value: value is not None, nulls=True
-    ),
-    "Coalesce": Evaluators(
-        lambda _, *values: pc.coalesce(*values), scalars.first_not_null, lazy=True
-    ),
-    "If": Evaluators(_by_case, scalars.by_case, lazy=True),
-    "CaseWhen": Evaluators(_by_case, scalars.by_case, lazy=True),
+    "And": Evaluators(_kernel(pc.and_kleene), _decided(False), lazy=True),
+    "Or": Evaluators(_kernel(pc.or_kleene), _decided(True), lazy=True),
+    "Not": Evaluators(_kernel(pc.invert), lambda _, truth: not truth),
+    "IsNull": Evaluators(_kernel(pc.is_null), lambda _, value: value is None, nulls=True),
+    "IsNotNull": Evaluators(_kernel(pc.is_valid), lambda _, value: value is not None, nulls=True),
+    "Coalesce": Evaluators(_kernel(pc.coalesce), _first_not_null, lazy=True),
+    "If": Evaluators(_by_case, _row_by_case, lazy=True),
+    "CaseWhen": Evaluators(_by_case, _row_by_case, lazy=True),
     "EqualTo": _EQUAL,
-    "EqualNullSafe": Evaluators(_same, scalars.compared(operator.eq), _comparable, nulls=True),
+    "EqualNullSafe": Evaluators(_same, _compared(operator.eq), _comparable, nulls=True),
     "LessThan": _comparison(
         pc.less, lambda left, right: pc.and_(pc.invert(left), right), operator.lt
     ),
@@ -282,21 +443,17 @@ OPERATIONS: dict[str, Evaluators] = {
     "Like": Evaluators(
         lambda part, value, _: pc.match_like(value, part.children[1].argument), takes=_pattern
     ),
-    "Add": Evaluators(_calculated(pc.add_checked), scalars.added, _number, raises=True),
-    "Subtract": Evaluators(
-        _calculated(pc.subtract_checked), scalars.subtracted, _number, raises=True
-    ),
-    "Multiply": Evaluators(
-        _calculated(pc.multiply_checked), scalars.multiplied, _number, raises=True
-    ),
-    "Divide": Evaluators(_divided, scalars.divided, _floating, raises=True),
-    "IntegralDivide": Evaluators(row=scalars.whole_quotient),
-    "Remainder": Evaluators(row=scalars.remainder),
-    "UnaryMinus": Evaluators(lambda _, value: pc.negate(value), scalars.negated, _floating),
+    "Add": Evaluators(_calculated(pc.add_checked), _added, _number, raises=True),
+    "Subtract": Evaluators(_calculated(pc.subtract_checked), _subtracted, _number, raises=True),
+    "Multiply": Evaluators(_calculated(pc.multiply_checked), _multiplied, _number, raises=True),
+    "Divide": Evaluators(_divided, _quotient, _floating, raises=True),
+    "IntegralDivide": Evaluators(row=_exactly(_whole_quotient, _exact_quotient, divides=True)),
+    "Remainder": Evaluators(row=_exactly(_remainder, _EXACT.remainder, divides=True)),
+    "UnaryMinus": Evaluators(_kernel(pc.negate), _negated, _floating),
     "UnaryPositive": Evaluators(row=lambda _, value: value),
-    "Abs": Evaluators(row=scalars.absolute),
-    "Greatest": Evaluators(row=scalars.extreme(max), nulls=True),
-    "Least": Evaluators(row=scalars.extreme(min), nulls=True),
+    "Abs": Evaluators(row=_absolute),
+    "Greatest": Evaluators(row=_extreme(max), nulls=True),
+    "Least": Evaluators(row=_extreme(min), nulls=True),
     "Concat": Evaluators(
         lambda _, *texts: pc.binary_join_element_wise(*texts, "", null_handling="emit_null"),
         lambda _, *parts: functools.reduce(operator.add, parts),
@@ -305,21 +462,17 @@ OPERATIONS: dict[str, Evaluators] = {
     "Length": Evaluators(row=lambda _, text: len(text)),
     "Size": Evaluators(row=lambda _, items: len(items)),
     "CreateArray": Evaluators(row=lambda _, *items: list(items), nulls=True),
-    "ArrayUnion": Evaluators(row=lambda _, left, right: scalars.distinct([*left, *right])),
+    "ArrayUnion": Evaluators(row=lambda _, left, right: _distinct([*left, *right])),
     "ArrayExcept": Evaluators(
-        row=lambda _, left, right: scalars.distinct(
-            item for item in left if not scalars.among(item, right)
-        )
+        row=lambda _, left, right: _distinct(item for item in left if not _has_equal(item, right))
     ),
     "ArrayIntersect": Evaluators(
-        row=lambda _, left, right: scalars.distinct(
-            item for item in left if scalars.among(item, right)
-        )
+        row=lambda _, left, right: _distinct(item for item in left if _has_equal(item, right))
     ),
-    "ArrayDistinct": Evaluators(row=lambda _, items: scalars.distinct(items)),
+    "ArrayDistinct": Evaluators(row=_kernel(_distinct)),
     "ArrayRemove": Evaluators(
-        row=lambda _, items, gone: [item for item in items if not scalars.among(item, [gone])]
+        row=lambda _, items, gone: [item for item in items if not _has_equal(item, [gone])]
     ),
-    "ArrayContains": Evaluators(row=scalars.contains),
+    "ArrayContains": Evaluators(row=_contains),
 }
 """By the kind of part, as Spark calls it."""

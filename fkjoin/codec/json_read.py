@@ -29,7 +29,17 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from fkjoin.codec import json_values
-from fkjoin.codec.arrays import Bools, Bytes, Ints, Octets, as_bytes, buffers, concat, constant
+from fkjoin.codec.arrays import (
+    Bools,
+    Bytes,
+    Ints,
+    Octets,
+    as_bytes,
+    buffers,
+    concat,
+    constant,
+    is_any,
+)
 from fkjoin.codec.json_values import MisfitError, Number
 from fkjoin.codec.units import ITEM, Notation, Unit, is_special
 
@@ -45,14 +55,7 @@ _END = uuid.uuid4().hex[:8]
 """Name of a member that no text has, see ``_ended``: each process has another."""
 _DIGITS = 40
 _WHOLE = re.compile(r"-?[0-9]+")
-_FLOATS = {
-    "NaN": "nan",
-    "Infinity": "inf",
-    "+Infinity": "inf",
-    "+INF": "inf",
-    "-Infinity": "-inf",
-    "-INF": "-inf",
-}
+_FLOATS = "NaN", "Infinity", "+Infinity", "+INF", "-Infinity", "-INF"
 """Texts that count as floating numbers."""
 _BEYOND = {32: (2 - 2**-24) * 2.0**127, 64: math.inf}
 """Least number, by the bits of a type, that the type has only infinity for."""
@@ -87,23 +90,10 @@ class Objects(NamedTuple):
     """Advice, by row, for some that do not fit."""
 
 
-def readable(kind: pa.DataType) -> bool:
-    """Tell whether JSON has values of the type: text, truth, numbers, structs and lists of them.
-
-    Numbers are whole or floating.
-    """
-    if pa.types.is_struct(kind):
-        names = [field.name for field in kind]
-        return len(names) == len(set(names)) > 0 and all(readable(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return readable(kind.value_type)
-    types = pa.types
-    tests = types.is_string, types.is_boolean, types.is_signed_integer, types.is_float64
-    return any(test(kind) for test in tests)
-
-
 def parsable(kind: pa.DataType) -> bool:
-    """Tell whether columns of the type can be read here: ``readable`` or by units, maps by text."""
+    """Tell whether columns of the type can be read here: text, truth, numbers, structs and lists of
+    them, what has units, and maps by text.
+    """
     if pa.types.is_struct(kind):
         names = [field.name for field in kind]
         return len(names) == len(set(names)) and all(parsable(field.type) for field in kind)
@@ -111,7 +101,8 @@ def parsable(kind: pa.DataType) -> bool:
         return bool(pa.types.is_string(kind.key_type)) and parsable(kind.item_type)
     if pa.types.is_list(kind):
         return parsable(kind.value_type)
-    return readable(kind) or pa.types.is_float32(kind) or is_special(kind)
+    plain = is_any(kind, "string", "boolean", "signed_integer", "float32", "float64")
+    return plain or is_special(kind)
 
 
 def read_objects(texts: pa.Array, kind: pa.StructType, how: Reading = PLAIN) -> Objects:
@@ -346,17 +337,16 @@ class _Fitting:
                 below = _below(units, part.name)
                 row[part.name] = self.fitted(value.get(part.name), part.type, below, part.name)
             return row
+        below = _below(units, ITEM)
         if pa.types.is_map(kind):
             if not isinstance(value, dict):
                 return None
-            below = _below(units, ITEM)
             return [
                 (key, self.fitted(item, kind.item_type, below, name)) for key, item in value.items()
             ]
         if pa.types.is_list(kind):
             if not isinstance(value, list):
                 return None
-            below = _below(units, ITEM)
             items = [self.fitted(item, kind.value_type, below, name) for item in value]
             # A list with an item of another type is null as a whole: a null in the item's place
             # would say that the item was null.
@@ -369,13 +359,12 @@ class _Fitting:
 
 def _simple(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind):
-        return _text(value)
+        return value if isinstance(value, str) else as_json(value)
     if pa.types.is_boolean(kind):
         return value if isinstance(value, bool) else None
     if pa.types.is_floating(kind):
-        text = value if isinstance(value, Number) else ""
-        number = _FLOATS.get(value, text) if isinstance(value, str) else ""
-        return _float(number, kind) if number else None
+        numeric = isinstance(value, Number) or value in _FLOATS
+        return _float(value, kind) if numeric else None
     if not isinstance(value, Number) or not _WHOLE.fullmatch(value) or len(value) >= _DIGITS:
         return None
     limit = 1 << (kind.bit_width - 1)
@@ -387,11 +376,6 @@ def _float(text: str, kind: pa.DataType) -> float | None:
     number = float(text)
     beyond = text[-1].isdigit() and abs(number) >= _BEYOND[kind.bit_width]
     return None if beyond else number
-
-
-def _text(value: Any) -> str:
-    """Return a text itself, and the JSON of anything else."""
-    return value if isinstance(value, str) else as_json(value)
 
 
 def as_json(value: Any) -> str:

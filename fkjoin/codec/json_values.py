@@ -101,8 +101,10 @@ def scalar(value: Any, kind: pa.DataType, unit: Unit | None, zone: str) -> Any:
         local = unit is not None and unit.name == "local"
         return _instant(value, zone, zoned=kind.tz is not None, local=local)
     if pa.types.is_date(kind):
-        return _date(value)
-    return _time_of_day(value) if pa.types.is_time(kind) else _span(value)
+        return _within(_days(_matched(_ONLY_DATE, value)), 31)
+    if pa.types.is_time(kind):
+        return 1000 * _clock(_matched(_ONLY_TIME, value))
+    return _span(value)
 
 
 def wire(kind: pa.DataType, unit: Unit | None) -> pa.DataType:
@@ -115,8 +117,6 @@ def wire(kind: pa.DataType, unit: Unit | None) -> pa.DataType:
 
 def column(values: pa.Array, kind: pa.DataType, unit: Unit | None, zone: str) -> pa.Array | None:
     """A column of the type, from one of type ``wire``; None if a value may be none of the type."""
-    if pa.types.is_decimal(values.type):
-        return _within_precision(values)
     if pa.types.is_integer(values.type):
         assert unit is not None
         return _counted_column(values, kind, unit)
@@ -124,8 +124,11 @@ def column(values: pa.Array, kind: pa.DataType, unit: Unit | None, zone: str) ->
         instants = _instants(values, kind, zone)
         if instants is not None:
             return instants
-    listed: list[Any] = values.to_pylist()
     try:
+        if pa.types.is_decimal(values.type):
+            values.validate(full=True)  # Arrow's reader takes numbers with more digits
+            return values
+        listed: list[Any] = values.to_pylist()
         for number, value in enumerate(listed):
             if value is not None:
                 listed[number] = scalar(value, kind, unit, zone)
@@ -147,14 +150,6 @@ def _instants(values: pa.Array, kind: pa.DataType, zone: str) -> pa.Array | None
         with contextlib.suppress(pa.ArrowInvalid):
             return values.cast(type_).cast(pa.int64()).cast(kind)
     return None
-
-
-def _within_precision(values: pa.Array) -> pa.Array | None:
-    try:
-        values.validate(full=True)  # Arrow's reader takes numbers with more digits
-    except pa.ArrowInvalid:
-        return None
-    return values
 
 
 def _counted_column(values: pa.Array, kind: pa.DataType, unit: Unit) -> pa.Array | None:
@@ -228,26 +223,19 @@ def _within(whole: int, bits: int) -> int:
 
 
 def _instant(text: str, zone: str, *, zoned: bool, local: bool) -> int:
-    match = _INSTANT.fullmatch(text)
-    if match is None or (not zoned and match["zone"] and not local):
+    match = _matched(_INSTANT, text)
+    if not zoned and match["zone"] and not local:
         raise MisfitError
     clock = _days(match) * _DAY + (_clock(match) if match["hour"] else 0)
     named = "UTC" if local else match["zone"] or zone
     return _within(clock - (_offset(named, clock) if zoned else 0), 63)
 
 
-def _date(text: str) -> int:
-    match = _ONLY_DATE.fullmatch(text)
+def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    match = pattern.fullmatch(text)
     if match is None:
         raise MisfitError
-    return _within(_days(match), 31)
-
-
-def _time_of_day(text: str) -> int:
-    match = _ONLY_TIME.fullmatch(text)
-    if match is None:
-        raise MisfitError
-    return 1000 * _clock(match)
+    return match
 
 
 def _days(match: re.Match[str]) -> int:
@@ -300,8 +288,8 @@ def _zone(name: str) -> zoneinfo.ZoneInfo:
 def _span(text: str) -> int:
     if (sql := _SQL_SPAN.fullmatch(text)) is not None:
         return _sql_span(sql)
-    match = _SPAN.fullmatch(text)
-    if match is None or not any(match.groups()[1:]):
+    match = _matched(_SPAN, text)
+    if not any(match.groups()[1:]):
         raise MisfitError
     sign, years, months, *rest = match.groups()
     if int(years or 0) or int(months or 0):
@@ -369,9 +357,7 @@ def rounded(number: Decimal, kind: pa.Decimal128Type) -> Decimal:
 
 def plain(text: str) -> Decimal:
     """Read the number of a text; ``MisfitError`` if it is none."""
-    if not _DECIMAL.fullmatch(text):
-        raise MisfitError
-    return Decimal(text)
+    return Decimal(_matched(_DECIMAL, text)[0])
 
 
 def _unscaled(text: str, scale: int | None) -> Decimal:
@@ -404,6 +390,4 @@ def _bytes(value: Any, unit: Unit | None) -> bytes:
 
 
 def _base64(text: str) -> bytes:
-    if not _BASE64.fullmatch(text):
-        raise MisfitError
-    return base64.b64decode(text)
+    return base64.b64decode(_matched(_BASE64, text)[0])

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import as_bytes, buffers, valid
+from fkjoin.codec.arrays import as_bytes, buffers, is_any, valid
 
 _TEXT = pa.large_string()
 _ESCAPED = {
@@ -40,10 +40,8 @@ def writable(kind: pa.DataType, *, exact: bool = False) -> bool:
         return kind.num_fields > 0 and all(writable(field.type, exact=exact) for field in kind)
     if pa.types.is_list(kind):
         return writable(kind.value_type, exact=exact)
-    tests = [pa.types.is_string, pa.types.is_boolean, pa.types.is_signed_integer]
-    if not exact:
-        tests += [pa.types.is_floating, pa.types.is_decimal128]
-    return any(test(kind) for test in tests)
+    as_spark = is_any(kind, "string", "boolean", "signed_integer")
+    return as_spark or (not exact and is_any(kind, "floating", "decimal128"))
 
 
 def texts(values: pa.Array) -> pa.LargeStringArray:

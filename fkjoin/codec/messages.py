@@ -19,84 +19,51 @@ _FORMAT = 1
 NO_TIMESTAMP = -(1 << 63)
 """Less than any timestamp, so that ``max`` needs no special case."""
 
-CHANGE = pa.schema(
-    [
-        ("key", BYTES),
-        ("foreign_key", BYTES),
-        ("value", BYTES),
-        ("version", BYTES),
-        ("ts", pa.int64()),
-    ]
-)
+_TYPES = {
+    "ts": pa.int64(),
+    "operation": pa.int8(),
+    "number": pa.int8(),
+    **dict.fromkeys(("subscribe", "gone", "named"), pa.bool_()),
+    **dict.fromkeys(("sender", "rows", "hashes"), pa.int64()),
+}
+"""Types of columns; all others are byte strings."""
+
+
+def _kind(*names: str) -> pa.Schema:
+    return pa.schema([(name, _TYPES.get(name, BYTES)) for name in names])
+
+
+CHANGE = _kind("key", "foreign_key", "value", "version", "ts")
 """A change of a table: null ``value`` is a tombstone; ``foreign_key`` is null on the right side."""
 
-SUBSCRIPTION = pa.schema(
-    [
-        ("foreign_key", BYTES),
-        ("key", BYTES),
-        ("subscribe", pa.bool_()),
-        ("version", BYTES),
-        ("value", BYTES),
-        ("ts", pa.int64()),
-    ]
-)
+SUBSCRIPTION = _kind("foreign_key", "key", "subscribe", "version", "value", "ts")
 """rekey → subscription, keyed by CombinedKey: subscribe with the left row, or unsubscribe.
 
 An unsubscribe gets no answer.
 """
 
-ANSWER = pa.schema(
-    [("key", BYTES), ("version", BYTES), ("left", BYTES), ("right", BYTES), ("ts", pa.int64())]
-)
+ANSWER = _kind("key", "version", "left", "right", "ts")
 """A message to the left key: both rows as the answering side knew them.
 
 ``version`` is the left row's, then the right row's.
 """
 
-JOINED = pa.schema(
-    [("key", BYTES), ("version", BYTES), ("value", BYTES), ("gone", pa.bool_()), ("ts", pa.int64())]
-)
+JOINED = _kind("key", "version", "value", "gone", "ts")
 """An answer after the joiner: null ``value`` is "no result"; ``gone``: the left row is no more."""
 
-RESULT = pa.schema(
-    [
-        ("key", BYTES),
-        ("operation", pa.int8()),
-        ("value", BYTES),
-        ("version", BYTES),
-        ("ts", pa.int64()),
-    ]
-)
+RESULT = _kind("key", "operation", "value", "version", "ts")
 """A change of the joined table."""
 
 
-GROUPED = pa.schema(
-    [
-        ("key", BYTES),
-        ("row", BYTES),
-        ("version", BYTES),
-        ("old", BYTES),
-        ("new", BYTES),
-        ("ts", pa.int64()),
-    ]
-)
+GROUPED = _kind("key", "row", "version", "old", "new", "ts")
 """A message to a group: what a row contributed to it, and contributes now (KIP-904's ``Change``);
 null is nothing. ``row`` is the row's key, ``version`` its change's version."""
 
 
-NUMBERED = pa.schema([*JOINED, ("number", pa.int8())])
+NUMBERED = _kind(*JOINED.names, "number")
 """A row of one of several tables, which ``number`` tells; ``gone`` says that it is no more."""
 
-PART = pa.schema(
-    [
-        ("key", BYTES),
-        ("number", pa.int8()),
-        ("version", BYTES),
-        ("value", BYTES),
-        ("since", BYTES),
-        ("ts", pa.int64()),
-    ]
-)
+PART = _kind("key", "number", "version", "value", "since", "ts")
 """A message to the left key of a multi-way join: a row that its result is made of.
 
 ``number`` tells the right tables apart, and ``LEFT`` says that it is the left row, with ``since``:
@@ -104,14 +71,14 @@ from which versions of it each foreign key is what it is (null: there is none). 
 ``version`` is that one, then the right row's own."""
 LEFT = -1
 
-EVENT = pa.schema([("key", BYTES), ("named", pa.bool_()), ("event", BYTES)])
+EVENT = _kind("key", "named", "event")
 """A row of a stream of events; ``key`` is the key of the table's row that it names.  An event that
 is not ``named`` names none, and its ``key`` only spreads such events over the buckets."""
 
-ENRICHED = pa.schema([("key", BYTES), ("event", BYTES), ("row", BYTES)])
+ENRICHED = _kind("key", "event", "row")
 """An event with the table's row; null: the table has none."""
 
-SUMS = pa.schema([("sender", pa.int64()), ("rows", pa.int64()), ("hashes", pa.int64())])
+SUMS = _kind("sender", "rows", "hashes")
 """rekey → subscription, when batches are validated: the subscriptions that the sender knows of."""
 
 
@@ -186,6 +153,4 @@ def table(schema: pa.Schema, *columns: pa.Array | np.ndarray) -> pa.Table:
 def column(messages: pa.Table, name: str) -> pa.Array:
     """A column as one contiguous array."""
     chunks = messages.column(name)
-    if chunks.num_chunks == 1:
-        return chunks.chunk(0)
-    return chunks.combine_chunks() if chunks.num_chunks else pa.array([], chunks.type)
+    return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()

@@ -35,7 +35,7 @@ class Pairs:
     @property
     def names(self) -> Bytes:
         """A byte string for each pair, of its row's number and its first string."""
-        return concat(fixed(self.row.astype(">u4").view(np.uint8).reshape(-1, 4)), self.first)
+        return concat(fixed(self.row.astype(">u4")), self.first)
 
     def at(self, positions: Ints) -> Pairs:
         """Take the pairs at these positions."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from itertools import chain, islice
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -45,16 +45,15 @@ def fields_of(message: Any, kind: pa.StructType) -> FieldReader:
     parts = {
         field.name: _field(known[field.name], field.type) for field in kind if field.name in known
     }
-    reads = [part.read for part in parts.values()]
     units = {name: part.units for name, part in parts.items() if part.units}
-    return FieldReader(partial(_mappings, list(parts), reads), units or None)
 
+    def mappings(messages: list[Any]) -> list[dict[str, Any]]:
+        if not parts:
+            return [{} for _ in messages]
+        columns = [part.read(messages) for part in parts.values()]
+        return [dict(zip(parts, row, strict=True)) for row in zip(*columns, strict=True)]
 
-def _mappings(names: list[str], reads: list[_Read], messages: list[Any]) -> list[dict[str, Any]]:
-    if not names:
-        return [{} for _ in messages]
-    columns = [read(messages) for read in reads]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return FieldReader(mappings, units or None)
 
 
 def _field(field: Any, kind: pa.DataType) -> FieldReader:
@@ -62,7 +61,9 @@ def _field(field: Any, kind: pa.DataType) -> FieldReader:
     get = attrgetter(field.name)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = field.message_type.fields_by_name
-        key, item = (_value(entry[name], _inner(kind, name)) for name in ("key", "value"))
+        is_map = pa.types.is_map(kind)
+        key = _value(entry["key"], kind.key_type if is_map else None)
+        item = _value(entry["value"], kind.item_type if is_map else None)
         units = {ITEM: item.units} if item.units else None
         return FieldReader(partial(_maps, get, key.read, item.read), units)
     if _is_repeated(field):
@@ -72,17 +73,7 @@ def _field(field: Any, kind: pa.DataType) -> FieldReader:
     value = _value(field, kind)
     if field.has_presence:
         return FieldReader(partial(_optional, field.name, get, value.read), value.units)
-    return FieldReader(partial(_plain, get, value.read), value.units)
-
-
-def _inner(kind: pa.DataType, name: str) -> pa.DataType | None:
-    if not pa.types.is_map(kind):
-        return None
-    return kind.key_type if name == "key" else kind.item_type
-
-
-def _plain(get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[Any]:
-    return read([*map(get, messages)])
+    return FieldReader(lambda messages: value.read([*map(get, messages)]), value.units)
 
 
 def _optional(name: str, get: Callable[[Any], Any], read: _Read, messages: list[Any]) -> list[Any]:
@@ -130,8 +121,9 @@ def _value(field: Any, kind: pa.DataType | None) -> FieldReader:
     if field.enum_type is not None and not (kind is not None and pa.types.is_integer(kind)):
         # Backwards: if one number has several names, the first stays.
         names = {value.number: value.name for value in reversed(field.enum_type.values)}
-        return FieldReader(partial(_named, names))
-    return FieldReader(_same)
+        # A number that has no name is left as it is, as in Protobuf's JSON.
+        return FieldReader(lambda values: [names.get(value, value) for value in values])
+    return FieldReader(list)
 
 
 def _message(message: Any, kind: pa.DataType | None) -> FieldReader:
@@ -140,16 +132,21 @@ def _message(message: Any, kind: pa.DataType | None) -> FieldReader:
         return FieldReader(_each(_json))
     if pa.types.is_struct(kind):
         return fields_of(message, kind)
+    if name == "google.type.Decimal":  # an empty text means 0
+        return FieldReader(_each(lambda value: str(value.value or "0")))
     if name in _WRAPPERS:
-        return _of_value(message, kind)
+        inner = _value(message.fields_by_name["value"], kind)
+        return FieldReader(
+            lambda values: inner.read([value.value for value in values]), inner.units
+        )
     if name == "google.protobuf.Timestamp":
         if pa.types.is_timestamp(kind) and kind.tz is not None:
             return FieldReader(_each(_micros), Unit("micros", "instant"))
-        return FieldReader(_each(_datetime))
+        return FieldReader(_each(methodcaller("ToDatetime", datetime.timezone.utc)))
     if name == "google.protobuf.Duration":
         if pa.types.is_duration(kind):
             return FieldReader(_each(_micros), Unit("micros", "span"))
-        return FieldReader(_each(_timedelta))
+        return FieldReader(_each(methodcaller("ToTimedelta")))
     if name == "google.type.Date" and pa.types.is_date(kind):
         return FieldReader(_each(_date))
     if name == "google.type.TimeOfDay" and pa.types.is_time(kind):
@@ -159,33 +156,8 @@ def _message(message: Any, kind: pa.DataType | None) -> FieldReader:
     return FieldReader(_each(_json))
 
 
-def _of_value(message: Any, kind: pa.DataType) -> FieldReader:
-    inner, get = _value(message.fields_by_name["value"], kind), attrgetter("value")
-    if message.full_name == "google.type.Decimal":
-        return FieldReader(_each(_digits))
-    return FieldReader(partial(_plain, get, inner.read), inner.units)
-
-
-def _digits(value: Any) -> str:
-    """The text of a decimal; an empty one means 0."""
-    return str(value.value or "0")
-
-
 def _each(convert: Callable[[Any], Any]) -> _Read:
-    return partial(_converted, convert)
-
-
-def _converted(convert: Callable[[Any], Any], values: list[Any]) -> list[Any]:
-    return [*map(convert, values)]
-
-
-def _same(values: list[Any]) -> list[Any]:
-    return values
-
-
-def _named(names: dict[int, str], values: list[int]) -> list[Any]:
-    """Name an enum's values; a number that has no name is left as it is, as in Protobuf's JSON."""
-    return [names.get(value, value) for value in values]
+    return lambda values: [*map(convert, values)]
 
 
 def _micros(value: Any) -> int:
@@ -201,14 +173,6 @@ def _micros(value: Any) -> int:
     if not allowed:
         raise ValueError(f"{seconds} s and {nanos} ns are not a {value.DESCRIPTOR.full_name}")
     return seconds * 10**6 + nanos // 1000
-
-
-def _datetime(value: Any) -> datetime.datetime:
-    return value.ToDatetime(datetime.timezone.utc)
-
-
-def _timedelta(value: Any) -> datetime.timedelta:
-    return value.ToTimedelta()
 
 
 def _date(value: Any) -> datetime.date:

@@ -48,7 +48,7 @@ def encode(flags: npt.NDArray[np.uint8], ts: Ints, version: Bytes, body: Bytes) 
     head["flags"] = flags
     head["version"] = lengths(version)
     head["ts"] = ts
-    return concat(fixed(head.view(np.uint8).reshape(len(version), _HEAD.itemsize)), version, body)
+    return concat(fixed(head), version, body)
 
 
 def decode(values: Bytes) -> Records:

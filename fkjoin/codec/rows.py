@@ -27,6 +27,7 @@ from fkjoin.codec.arrays import (
     buffers,
     concat,
     fixed,
+    is_any,
     lengths,
     masked,
     slices,
@@ -89,28 +90,12 @@ class RowCodec:
 
         The others are not decoded.
         """
-        reader = self._reader(data)
-        columns: dict[Path, pa.Array] = {}
-
-        # The reader comes by all fields in the order of their bytes.  A struct that is not wanted
-        # itself has a flag, and no bytes of its own.
-        def walk(fields: Iterable[pa.Field], above: Path) -> None:
-            for field in fields:
-                here = (*above, field.name)
-                below = [path for path in paths if path[: len(here)] == here]
-                if here in below:
-                    whole = reader.column(field.type)
-                    for path in below:
-                        inner = list(path[len(here) :])
-                        columns[path] = pc.struct_field(whole, inner) if inner else whole
-                elif below:
-                    reader.flag += 1
-                    walk(field.type, here)
-                else:
-                    reader.skip(field.type)
-
-        walk(self.schema, ())
-        return [columns[path] for path in paths]
+        columns = self._reader(data).fields(self.schema, _pruned(self.schema, paths))
+        picked = []
+        for name, *below in paths:
+            column = columns[name]
+            picked.append(pc.struct_field(column, below) if below else column)
+        return picked
 
     def _reader(self, data: Bytes) -> _Reader:
         shape = _Shape(self.schema)
@@ -127,6 +112,17 @@ class RowCodec:
         # A tail begins behind the head and all tails before it.
         tails = np.cumsum(sizes, axis=1) - sizes + (starts + shape.head)[:, None]
         return _Reader(octets, head, bits, sizes, tails, shape.bitmap)
+
+
+def _pruned(fields: Iterable[pa.Field], paths: Sequence[Path]) -> list[pa.Field]:
+    """The fields that the paths lead to or into, of structs no more than that."""
+    wanted = []
+    for field in fields:
+        below = [path[1:] for path in paths if path[0] == field.name]
+        if below and () not in below:
+            field = field.with_type(pa.struct(_pruned(field.type, below)))
+        wanted += [field] if below else []
+    return wanted
 
 
 def unsupported(schema: pa.Schema) -> str | None:
@@ -164,7 +160,7 @@ class _Shape:
         elif _is_list(kind):
             self.variable += 1
             _Shape(_item_schema(kind))  # raises if an item's type has no byte form
-        elif _is_text(kind):
+        elif is_text(kind):
             self.variable += 1
         else:
             raise FormatError(f"type {kind} has no byte form; cast it, or leave the column out")
@@ -248,8 +244,7 @@ def _width(kind: pa.DataType) -> int:
     """Bytes of a fixed-width type; 0 for the others."""
     if pa.types.is_boolean(kind):
         return 1
-    tests = _is_text, pa.types.is_nested, pa.types.is_null, pa.types.is_dictionary
-    if any(test(kind) for test in tests):
+    if is_text(kind) or is_any(kind, "nested", "null", "dictionary"):
         return 0
     try:
         return int(kind.bit_width) // 8
@@ -257,18 +252,13 @@ def _width(kind: pa.DataType) -> int:
         return 0
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    tests = (
-        pa.types.is_string,
-        pa.types.is_binary,
-        pa.types.is_large_string,
-        pa.types.is_large_binary,
-    )
-    return any(test(kind) for test in tests)
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a type is text or bytes."""
+    return is_any(kind, "string", "binary", "large_string", "large_binary")
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind)
+    return is_any(kind, "list", "large_list", "map")
 
 
 def _item_schema(kind: pa.DataType) -> pa.Schema:
@@ -315,11 +305,10 @@ def _variable_bytes(leaf: pa.Array, canonical: bool) -> Bytes:
     columns = [column.slice(first, total) for column in columns]
     rows = RowCodec(_item_schema(leaf.type), canonical).encode(columns, total)
     offsets = pa.array(starts - first)
-    sizes = fixed(lengths(rows).astype("<u4").view(np.uint8).reshape(total, 4))
+    sizes = fixed(lengths(rows).astype("<u4"))
     lists = [pa.LargeListArray.from_arrays(offsets, part) for part in (sizes, rows)]
     joined = [pc.binary_join(part, pa.scalar(b"", BYTES)) for part in lists]
-    head = fixed(counts.astype("<u4").view(np.uint8).reshape(-1, 4))
-    everything = concat(head, *joined)
+    everything = concat(fixed(counts.astype("<u4")), *joined)
     return pc.if_else(pa.array(valid(leaf)), everything, pa.scalar(b"", BYTES))
 
 
@@ -375,7 +364,7 @@ class KeyCodec:
 
     @property
     def _plain(self) -> bool:
-        return len(self.schema) == 1 and _is_text(self.schema.field(0).type)
+        return len(self.schema) == 1 and is_text(self.schema.field(0).type)
 
     def encode(self, columns: list[pa.Array], rows: int) -> Bytes:
         """Null where any of the columns is null: such a key equals nothing."""

@@ -8,11 +8,12 @@ in it is written as JSON has it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from fkjoin.codec.arrays import is_any
 from fkjoin.errors import TopologyError, nearest
 
 ITEM = "[]"
@@ -66,8 +67,7 @@ _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 def is_special(kind: pa.DataType) -> bool:
     """Tell whether JSON lacks values of the type, or a unit can change how they are read."""
-    tests = "is_timestamp", "is_date", "is_time", "is_duration", "is_decimal", "is_binary"
-    return any(getattr(pa.types, test)(kind) for test in tests)
+    return is_any(kind, "timestamp", "date", "time", "duration", "decimal", "binary")
 
 
 def needs_units(kind: pa.DataType) -> bool:
@@ -88,7 +88,8 @@ def from_names(
     """
     notation: dict[str, Any] = {}
     for path, unit in units.items():
-        kind = _kind_at(path, schema, format_name)
+        steps = [path] if path in schema.names else path.split(".")
+        kind = _kind_at(steps, schema, f"{format_name}: units: there is no column {path!r}")
         known = _units_of(kind)
         if unit not in known:
             none = "left out: a unit is for times, decimals and bytes"
@@ -97,7 +98,7 @@ def from_names(
                 f"{format_name}: units: {path!r} is {type_text(kind)}; "
                 f"its unit {unit!r} should be {choice}"
             )
-        *above, last = _steps(path, schema)
+        *above, last = steps
         level = notation
         for name in above:
             level = level.setdefault(name, {})
@@ -185,22 +186,11 @@ def _down_to(kind: pa.DataType, unit: Unit) -> Notation:
     return {ITEM: _down_to(_inside(kind)[ITEM], unit)} if nested else unit
 
 
-def _steps(path: str, schema: pa.Schema) -> list[str]:
-    return [path] if path in schema.names else path.split(".")
-
-
-def _kind_at(path: str, schema: pa.Schema, format_name: str) -> pa.DataType:
+def _kind_at(steps: list[str], schema: pa.Schema, problem: str) -> pa.DataType:
     kind: pa.DataType = pa.struct(list(schema))
-    for name in _steps(path, schema):
-        names = _names(kind)
-        if name not in names:
-            raise TopologyError(
-                f"{format_name}: units: there is no column {path!r}; {nearest(name, names, 10)}"
-            )
-        kind = kind.field(name).type
+    for name in steps:
+        inside = _inside(kind) if pa.types.is_struct(kind) else {}
+        if name not in inside:
+            raise TopologyError(f"{problem}; {nearest(name, inside, 10)}")
+        kind = inside[name]
     return kind
-
-
-def _names(kind: pa.DataType) -> list[str]:
-    fields: Iterable[pa.Field] = kind if pa.types.is_struct(kind) else []
-    return [field.name for field in fields]

@@ -10,13 +10,19 @@ The high bit of ``n`` (``PLACED``) is set in the version of a topic's record: it
 are the record's ``PLACE``. The identity is then four bytes for the topic's name and four for its
 id, zeros where the id is unknown (``topic_identity``).
 
-The next bit (``TIED``) is set in the versions of other sources: their last number is a tie-break
-(see ``ties``), which no result shows.
+The next bit (``TIED``) is set in the versions of other sources: their last number is a *tie-break*,
+which no result shows.  Sources without places, such as files, may give one version to several
+changes.  The tie-break is ``UNTIED`` (eight zero bytes), or greater and negative where a stage has
+let a change through whose key had another one of that version.  A row of a topic's snapshot has its
+tie-break in the place of the offset.
 
 *Law* (``is_newer``): the first part in which two versions differ decides.  An absent part is older
 than any other.  Of one source, the greater numbers are newer; of one topic and partition, the
 greater offset is, whatever the timestamps say. Different sources are never compared: the arriving
 version starts over.
+
+*Law*: of one version, the greater tie-break is newer.  It is a hash of the content; the hash of a
+row that is gone is least.
 """
 
 from __future__ import annotations
@@ -31,12 +37,13 @@ import xxhash
 
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     Octets,
     after,
     as_bytes,
     buffers,
+    chosen,
+    concat,
     fixed,
     lengths,
     numbers_at,
@@ -46,6 +53,7 @@ from fkjoin.codec.arrays import (
     window,
 )
 from fkjoin.errors import FormatError
+from fkjoin.state import Bytes, items
 
 HEAD_BYTES = 9
 SIGN = np.uint64(1 << 63)
@@ -63,6 +71,9 @@ They are older than every change.
 UNTIED = OLDEST
 """The tie-break of a version as it is read."""
 PLACE_BYTES = 24
+_TIE_BYTES = 8
+_NOT_NEGATIVE = 0x80
+"""The least first byte of numbers that are not negative."""
 _STEM = slice(1, 5)
 _ID = slice(5, HEAD_BYTES)
 _AGAIN = 1 << 31
@@ -175,7 +186,7 @@ def numbers(versions: Bytes, first: int, last: int) -> pa.ListArray:
         if part >= first:
             # A number stands 8 bytes behind the one before it in its part: ``arange`` counts on
             # over all rows, and each part's start takes off what the rows before it have.
-            n = shown_in(first_byte)
+            n = numbers_in(first_byte) - (first_byte & TIED > 0)  # a tie-break is not shown
             row.append(np.repeat(rows, n))
             part_starts = starts + HEAD_BYTES - 8 * (np.cumsum(n) - n)
             position.append(np.repeat(part_starts, n) + 8 * np.arange(n.sum()))
@@ -333,11 +344,48 @@ def before_all(version: Bytes, identity: bytes) -> Bytes:
     return slices(whole, starts[:-1], HEAD_BYTES + 8 * numbers_in(first))
 
 
-def shown_in(first: Octets) -> Ints:
-    """Read from its first byte how many numbers each part has besides a tie-break."""
-    return numbers_in(first) - (first & TIED > 0)
-
-
 def numbers_in(first: Octets) -> Ints:
     """Read from its first byte how many numbers each part has."""
     return (first & ~np.uint8(PLACED | TIED)).astype(np.int64)
+
+
+def may_tie(version: Bytes) -> Bools:
+    """Tell which versions have a tie-break: all but versions of a topic's records.
+
+    A row of a topic's snapshot has one in the place of the offset; offsets are never negative.
+    """
+    data, bounds = buffers(version)
+    first, sizes = window(data, bounds[:-1], 1)[:, 0], np.diff(bounds)
+    last = window(data, np.maximum(bounds[1:] - _TIE_BYTES, 0), 1)[:, 0]
+    negative = last < _NOT_NEGATIVE
+    return (first & (TIED | PLACED) > 0) & negative & (sizes == HEAD_BYTES + 8 * numbers_in(first))
+
+
+def split_ties(version: Bytes) -> tuple[Bytes, Words]:
+    """Split versions into what is before the tie-break, and the tie-break, 0 without one."""
+    data, bounds = buffers(version)
+    stems = slices(data, bounds[:-1], np.diff(bounds) - _TIE_BYTES)
+    return stems, numbers_at(data, bounds[1:] - _TIE_BYTES, ">u8").view(np.uint64)
+
+
+def with_ties(stems: Bytes, ties: Words) -> Bytes:
+    """Undo ``split_ties``."""
+    return concat(stems, fixed(ties.astype(">u8")))
+
+
+def of_contents(contents: Bytes) -> Words:
+    """Tie-breaks of contents, as versions have them: 0 for null."""
+    # Without the highest bit, which numbers of versions have turned round: so all are negative.  A
+    # hash of 0 would be the tie-break of a row that is gone.
+    hashes = fingerprints(contents).view(np.uint64) >> np.uint64(1)
+    return np.where(valid(contents), np.maximum(hashes, 1), 0).astype(np.uint64)
+
+
+def fingerprints(values: Bytes) -> Ints:
+    """A 64-bit hash of each value; 0 for null."""
+    present = valid(values)
+    hashes = np.zeros(len(values), np.uint64)
+    hashes[present] = np.fromiter(
+        map(xxhash.xxh3_64_intdigest, items(chosen(values, present))), np.uint64, int(present.sum())
+    )
+    return hashes.view(np.int64)

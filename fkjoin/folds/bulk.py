@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from fkjoin.codec.rows import is_text
 from fkjoin.errors import ColumnTypeError
-from fkjoin.folds.extremes import Extreme, is_text, sortable
+from fkjoin.folds.extremes import Extreme, sortable
 from fkjoin.folds.fold import AggregateColumn, AggregateKind
 from fkjoin.folds.members import Collected, ColumnForm, DistinctCount, orderable
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum

@@ -9,19 +9,19 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from fkjoin.codec.arrays import Bytes, Ints
+from fkjoin.codec.arrays import Bytes
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.key_texts import key_text
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import FkJoinError, thrown_at
-from fkjoin.folds.fold import FoldSteps
+from fkjoin.folds.fold import AggregateColumn, FoldSteps
 
 _Row = Callable[[Mapping[str, Any]], Any]
 """Make of columns by name what the user's functions get as a row."""
 
 
 @dataclass(frozen=True)
-class Called:
+class Called(AggregateColumn):
     """A column that the user's functions make.
 
     ``adder`` and ``subtractor`` take (key, value, aggregate) and return the aggregate; None is "no
@@ -40,8 +40,6 @@ class Called:
     adder: Callable[[Any, Any, Any], Any]
     subtractor: Callable[[Any, Any, Any], Any]
     row: _Row = dict
-    collected = None
-    has_entries = False
 
     @property
     def result(self) -> pa.Field:
@@ -77,9 +75,6 @@ class Called:
             raise FkJoinError(
                 f"{self.name} of group {key_text(key)}: {name}: {thrown_at(error)}"
             ) from error
-
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
-        return state[0]
 
     def _stored(self, aggregates: list[Any], keys: list[Any]) -> pa.Array:
         """Put the aggregates into their type; the error names the first that is not of it."""

@@ -14,22 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec.arrays import (
-    Bytes,
-    Ints,
-    after,
-    buffers,
-    concat,
-    constant,
-    masked,
-    take,
-    valid,
-    window,
-)
+from fkjoin.codec.arrays import Ints, after, buffers, concat, constant, masked, take, valid, window
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.folds.fold import AggregateColumn, Fold, Folded, collected_columns, require_places
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 def numbered(grouped: pa.Table, number: int) -> pa.Table:
@@ -85,8 +74,7 @@ class CoFold:
         for index, (fold, before) in enumerate(zip(self.folds, codec.decode(state), strict=True)):
             own = np.flatnonzero(number == index)
             sides = [take(side, own) for side in (old, new)]
-            ones = np.ones(len(own), np.int64)
-            back, into = (after(side, ones, valid(side)) for side in sides)
+            back, into = (after(side, 1, valid(side)) for side in sides)
             folded = fold.apply(
                 before, keys, group[own], old=back, new=into, store=store, first=first
             )

@@ -8,17 +8,14 @@ Store: ``{'o'}{1 byte: number of the column}{uint32 big-endian: length of the gr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import (
-    BYTES,
     Bools,
-    Bytes,
     Ints,
     after,
     as_bytes,
@@ -27,16 +24,16 @@ from fkjoin.codec.arrays import (
     concat,
     constant,
     fixed,
+    is_any,
     masked,
     numbers_at,
-    prefixed,
     take,
     valid,
 )
-from fkjoin.codec.rows import RowCodec
-from fkjoin.folds.fold import FoldSteps, totals, whole
+from fkjoin.codec.rows import RowCodec, is_text
+from fkjoin.folds.fold import AggregateColumn, FoldSteps, entry_prefixes, totals, whole
 from fkjoin.folds.sums import decimal_words
-from fkjoin.state import Store, byte_order, prefix_range
+from fkjoin.state import BYTES, Bytes, Store, byte_order, prefix_range
 
 COUNT_BYTES = 8
 _LOOKED_AT = 8
@@ -44,7 +41,7 @@ _LOOKED_AT = 8
 
 
 @dataclass(frozen=True)
-class Extreme:
+class Extreme(AggregateColumn):
     """The least or the greatest value of a column, without nulls.
 
     Not-a-number is greater than all, as in Spark.
@@ -54,7 +51,6 @@ class Extreme:
     column: int
     kind: Literal["min", "max"]
     type: pa.DataType
-    collected = None
     has_entries = True
 
     @property
@@ -71,7 +67,7 @@ class Extreme:
         present = valid(amounts)
         counted = whole(state[0]) + totals(code, sign * present, len(state[0]))
         code, sign, amounts = code[present], sign[present], amounts.filter(pa.array(present))
-        prefixes = prefixed(tags.EXTREME + bytes((number,)), combined_key.prefixes(steps.keys))
+        prefixes = entry_prefixes(number, steps.keys)
         names = concat(take(prefixes, code), self._sorting(amounts))
         names, first, _, counts = count_entries(steps.store, names, sign)
         group, values = code[first], self._codec.encode([take(amounts, first)], len(first))
@@ -97,8 +93,7 @@ class Extreme:
             scattered = np.full(len(held), -1)
             scattered[missing] = np.arange(len(missing))
             best = _less(best, tuple(take(part, scattered, lost) for part in stored))
-        best_values = best[1]
-        extreme = self._codec.decode(masked(best_values, counted > 0))[0]
+        extreme = self._codec.decode(masked(best[1], counted > 0))[0]
         return [pa.array(counted), extreme]
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
@@ -115,32 +110,24 @@ class Extreme:
         return complement(ended(ascending) if is_text(self.type) else ascending)
 
 
-class EntryCounts(NamedTuple):
-    """The entries that a batch changes."""
+def count_entries(store: Store, names: Bytes, sign: Ints) -> tuple[Bytes, Ints, Ints, Ints]:
+    """Count values that come (1) and go (-1), by the names of their entries.
 
-    names: Bytes
-    first: Ints
-    """The position of the first change of each."""
-    before: Ints
-    """The number of times that the group had the value."""
-    after: Ints
-    """The number of times that it has the value now."""
-
-
-def count_entries(store: Store, names: Bytes, sign: Ints) -> EntryCounts:
-    """Count values that come (1) and go (-1), by the names of their entries."""
+    Returns the names of the entries that change, the position of the first change of each, and the
+    number of times that the group had the value, and has it after the changes.
+    """
     number, names = codes(names)
     # Backwards: of one entry's changes, the first is written last, and stays.
     first = np.zeros(len(names), np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
     before = counts_of(store.get_many(names))
     change = np.bincount(number, sign, len(names)).astype(np.int64)
-    return EntryCounts(names, first, before, before + change)
+    return names, first, before, before + change
 
 
 def encoded(counts: Ints) -> Bytes:
     """The beginnings of entries."""
-    return fixed(counts.astype("<i8").view(np.uint8).reshape(-1, COUNT_BYTES))
+    return fixed(counts.astype("<i8"))
 
 
 def counts_of(entries: Bytes) -> Ints:
@@ -151,14 +138,8 @@ def counts_of(entries: Bytes) -> Ints:
 
 def sortable(kind: pa.DataType) -> bool:
     """Tell whether ``min`` and ``max`` work on a type."""
-    tests = (
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_decimal128,
-        pa.types.is_boolean,
-        pa.types.is_date32,
-    )
-    return is_text(kind) or pa.types.is_timestamp(kind) or any(test(kind) for test in tests)
+    numbers = is_any(kind, "integer", "floating", "decimal128", "boolean")
+    return is_text(kind) or numbers or is_any(kind, "date32", "timestamp")
 
 
 def sorting(values: pa.Array) -> Bytes:
@@ -188,18 +169,7 @@ def sorting(values: pa.Array) -> Bytes:
             values = values.cast(pa.int32())
         numbers = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         bits = numbers ^ np.int64(-(1 << 63))
-    return fixed(bits.astype(">i8").view(np.uint8).reshape(rows, 8))
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a type is text or bytes."""
-    tests = (
-        pa.types.is_string,
-        pa.types.is_binary,
-        pa.types.is_large_string,
-        pa.types.is_large_binary,
-    )
-    return any(test(kind) for test in tests)
+    return fixed(bits.astype(">i8"))
 
 
 def ended(texts: Bytes) -> Bytes:
@@ -221,7 +191,9 @@ def complement(values: Bytes) -> Bytes:
 
 def _first_of_each(names: Bytes, values: Bytes, group: Ints, groups: int) -> tuple[Bytes, ...]:
     """The least name of each group, with its value; null where there is none."""
-    order = np.lexsort((_ranks(names), group))
+    ranks = np.empty(len(names), np.int64)
+    ranks[byte_order(names)] = np.arange(len(names))
+    order = np.lexsort((ranks, group))
     least = np.full(groups, -1)
     least[group[order[::-1]]] = order[::-1]
     return tuple(take(part, least, least >= 0) for part in (names, values))
@@ -234,12 +206,6 @@ def _less(some: tuple[Bytes, ...], more: tuple[Bytes, ...]) -> tuple[Bytes, ...]
     other |= ~valid(names)
     chosen = pa.array(other)
     return pc.if_else(chosen, others, names), pc.if_else(chosen, other_values, values)
-
-
-def _ranks(names: Bytes) -> Ints:
-    ranks = np.empty(len(names), np.int64)
-    ranks[byte_order(names)] = np.arange(len(names))
-    return ranks
 
 
 def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes, ...]:
@@ -263,7 +229,7 @@ def _first_stored(store: Store, prefixes: Bytes, touched: Bytes) -> tuple[Bytes,
         for page in store.scan([ranges[group] for group in waiting], each=each):
             seen += np.bincount(page.ranges, minlength=len(waiting))
             fresh = ~valid(pc.index_in(page.keys, value_set=touched))
-            value = after(page.values, np.full(len(page.values), COUNT_BYTES))
+            value = after(page.values, COUNT_BYTES)
             for entry in np.flatnonzero(fresh).tolist():
                 group = waiting[int(page.ranges[entry])]
                 if names[group] is None:

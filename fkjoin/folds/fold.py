@@ -7,10 +7,11 @@ back what the adder did).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,6 @@ import pyarrow.compute as pc
 from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     bools,
     changes_from_previous,
@@ -32,7 +32,7 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.expressions import Part, where
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, TopologyError
-from fkjoin.state import KeyRange, Reads, Store, prefix_range
+from fkjoin.state import Bytes, KeyRange, Reads, Store, prefix_range
 
 _MOST_WITH_ENTRIES = 256
 """Columns that may have entries: the name of an entry has one byte for its column's number."""
@@ -79,32 +79,31 @@ class FoldSteps:
         return pa.concat_arrays(both).take(self.signed[2])
 
 
-class AggregateColumn(Protocol):
+class AggregateColumn(ABC):
     """A column of an aggregate."""
 
+    has_entries: ClassVar[bool] = False
+    """True if it has entries in the store, see ``entry_prefixes``."""
+
     @property
+    @abstractmethod
     def result(self) -> pa.Field: ...
 
     @property
     def state(self) -> list[pa.Field]:
         """The columns that are kept for each group."""
-        ...
+        return []
 
+    @abstractmethod
     def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         """Make the state after the steps; null columns are a group that is new.
 
         ``number``: of this column, among all.
         """
-        ...
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         """The column's value, per group with so many ``rows``, after the steps."""
-        ...
-
-    @property
-    def has_entries(self) -> bool:
-        """Tell whether it has entries in the store: ``tags.EXTREME``, its number, group's key."""
-        ...
+        return state[0]
 
     @property
     def collected(self) -> Mapping[str, Any] | None:
@@ -112,7 +111,7 @@ class AggregateColumn(Protocol):
 
         None: the group's record has the value.
         """
-        ...
+        return None
 
 
 class Folded(NamedTuple):
@@ -137,9 +136,8 @@ class Having:
 
     def holds(self, schema: pa.Schema, results: list[pa.Array], keys: Bytes, among: Bools) -> Bools:
         """Tell of which groups it holds; ``among``: those that it is asked of."""
-        columns = dict(
-            zip(map(str.lower, self.key.names), KeyCodec(self.key).decode(keys), strict=True)
-        )
+        names, key = map(str.lower, self.key.names), KeyCodec(self.key).decode(keys)
+        columns = dict(zip(names, key, strict=True))
         columns |= dict(zip(map(str.lower, schema.names), results, strict=True))
         try:
             holding = where(self.condition, columns, pa.array(among))
@@ -226,13 +224,9 @@ class Fold:
         for number, column in enumerate(self.columns):
             if column.collected is not None:
                 light[number] = _emptied(results[number])
-        return Folded(
-            RowCodec(self.state).encode(folded, groups),
-            masked(encode(results, groups), has),
-            rows,
-            steps.entries,
-            masked(encode(light, groups), has) if self.collected else None,
-        )
+        lights = masked(encode(light, groups), has) if self.collected else None
+        after, shown = RowCodec(self.state).encode(folded, groups), encode(results, groups)
+        return Folded(after, masked(shown, has), rows, steps.entries, lights)
 
 
 def require_places(columns: Sequence[AggregateColumn]) -> None:
@@ -246,14 +240,17 @@ def require_places(columns: Sequence[AggregateColumn]) -> None:
             )
 
 
+def entry_prefixes(number: int, keys: Bytes) -> Bytes:
+    """The beginnings of the names of all entries of groups, in column ``number``."""
+    return prefixed(tags.EXTREME + bytes((number,)), combined_key.prefixes(keys))
+
+
 def entries_of(columns: Sequence[AggregateColumn], keys: Bytes, store: Reads) -> list[Bytes]:
     """Find the names of the entries that columns have for the groups with those keys."""
-    groups = combined_key.prefixes(keys)
     ranges: list[KeyRange] = []
     for number, column in enumerate(columns):
         if column.has_entries:
-            prefixes = prefixed(tags.EXTREME + bytes((number,)), groups)
-            ranges += map(prefix_range, prefixes.to_pylist())
+            ranges += map(prefix_range, entry_prefixes(number, keys).to_pylist())
     return [page.keys for page in store.scan(ranges)] if ranges else []
 
 

@@ -14,16 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, tags
 from fkjoin.codec.arrays import (
-    BYTES,
-    Bytes,
     Ints,
     after,
     buffers,
@@ -32,12 +29,11 @@ from fkjoin.codec.arrays import (
     lengths,
     masked,
     numbers_at,
-    prefixed,
     slices,
     take,
     valid,
 )
-from fkjoin.codec.rows import RowCodec
+from fkjoin.codec.rows import RowCodec, is_text
 from fkjoin.folds.extremes import (
     COUNT_BYTES,
     complement,
@@ -45,25 +41,14 @@ from fkjoin.folds.extremes import (
     counts_of,
     encoded,
     ended,
-    is_text,
     sortable,
     sorting,
 )
-from fkjoin.folds.fold import FoldSteps, totals, whole
-from fkjoin.state import Reads, prefix_range
-
-_LENGTH_BYTES = 4
+from fkjoin.folds.fold import AggregateColumn, FoldSteps, entry_prefixes, totals, whole
+from fkjoin.state import BYTES, Bytes, Reads, prefix_range
 
 Order = tuple[tuple[int, bool], ...]
 """Indexes of columns that order members, each with: from the greatest down."""
-
-
-class ChangedEntries(NamedTuple):
-    """The entries that a batch has changed."""
-
-    group: Ints
-    difference: Ints
-    """1: the member is new; -1: the last one like it has gone."""
 
 
 def take_in(
@@ -75,13 +60,14 @@ def take_in(
     *,
     needs: int,
     once: bool = False,
-) -> ChangedEntries:
+) -> tuple[Ints, Ints]:
     """Count the members that come and go, and write their entries, as column ``number``'s.
 
+    Returns the group of each entry, and 1 where the member is new, -1 where the last like it goes.
     ``needs``: the column without which a row is not a member.  ``once``: equal values are one
     member (of a set).
     """
-    prefixes = prefixes_of(number, steps.keys)
+    prefixes = entry_prefixes(number, steps.keys)
     code, sign, _ = steps.signed
     present = valid(steps.column(needs))
     mask = pa.array(present)
@@ -94,20 +80,18 @@ def take_in(
     # name has the form that sorts, from which the value cannot be made.
     body = take(value, first)
     if not once:
-        sizes = lengths(body).astype("<u4")
-        body = fixed(sizes.view(np.uint8).reshape(-1, _LENGTH_BYTES))
+        body = fixed(lengths(body).astype("<u4"))
     steps.store.write(names, masked(concat(encoded(after_), body), after_ > 0))
-    return ChangedEntries(code[present][first], (after_ > 0).astype(np.int64) - (before > 0))
+    return code[present][first], (after_ > 0).astype(np.int64) - (before > 0)
 
 
 @dataclass(frozen=True)
-class DistinctCount:
+class DistinctCount(AggregateColumn):
     """The number of different values of a column, nulls left out."""
 
     name: str
     column: int
     type: pa.DataType
-    collected = None
     has_entries = True
 
     @property
@@ -120,15 +104,12 @@ class DistinctCount:
 
     def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         order = ((self.column, False),)
-        changed = take_in(
+        group, change = take_in(
             steps, number, self.column, self.type, order, needs=self.column, once=True
         )
-        by = np.argsort(changed.group, kind="stable")
-        difference = totals(changed.group[by], changed.difference[by], len(state[0]))
+        by = np.argsort(group, kind="stable")
+        difference = totals(group[by], change[by], len(state[0]))
         return [pa.array(whole(state[0]) + difference)]
-
-    def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
-        return state[0]
 
 
 @dataclass(frozen=True)
@@ -162,11 +143,11 @@ class ColumnForm:
     def read(self, store: Reads, number: int, keys: Bytes) -> pa.Array:
         """Read the members of the groups with those keys, in column ``number``: a value a group."""
         groups, values = [np.zeros(0, np.int64)], [pa.array([], BYTES)]
-        ranges = [prefix_range(prefix) for prefix in prefixes_of(number, keys).to_pylist()]
+        ranges = [prefix_range(prefix) for prefix in entry_prefixes(number, keys).to_pylist()]
         for page in store.scan(ranges, each=self.most):
             counts = counts_of(page.values)
             if self.form == "set":
-                value = after(page.values, np.full(len(counts), COUNT_BYTES))
+                value = after(page.values, COUNT_BYTES)
                 counts = np.minimum(counts, 1)
             else:
                 value = _ends(page.keys, page.values)
@@ -193,7 +174,7 @@ class ColumnForm:
 
 
 @dataclass(frozen=True)
-class Collected:
+class Collected(AggregateColumn):
     """Members of a group in their order: all as a list, a set or one text, or the first ones.
 
     A list, set or text is as large as the group: the group's record does not keep it, but a hash of
@@ -216,10 +197,6 @@ class Collected:
     def result(self) -> pa.Field:
         return pa.field(self.name, self.reading.result)
 
-    @property
-    def state(self) -> list[pa.Field]:
-        return []
-
     def fold(self, state: list[pa.Array], steps: FoldSteps, number: int) -> list[pa.Array]:
         once = self.reading.form == "set"
         take_in(
@@ -229,11 +206,6 @@ class Collected:
 
     def final(self, state: list[pa.Array], rows: Ints, steps: FoldSteps, number: int) -> pa.Array:
         return self.reading.read(steps.store, number, steps.keys)
-
-
-def prefixes_of(number: int, keys: Bytes) -> Bytes:
-    """The beginnings of the names of all members of groups, in column ``number``."""
-    return prefixed(tags.EXTREME + bytes((number,)), combined_key.prefixes(keys))
 
 
 def orderable(kind: pa.DataType) -> bool:
@@ -257,7 +229,7 @@ def _ordered(values: pa.Array, descending: bool) -> Bytes:
     else:
         codec = RowCodec(pa.schema([("value", values.type)]), canonical=True)
         body = ended(codec.encode([values], len(values)))
-    flagged = concat(fixed(present.astype(np.uint8).reshape(-1, 1)), masked(body, present))
+    flagged = concat(fixed(present.astype(np.uint8)), masked(body, present))
     return complement(flagged) if descending else flagged
 
 

@@ -14,20 +14,18 @@ import pyarrow as pa
 
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, Ints, changes_from_previous, valid
 from fkjoin.errors import FkJoinError
-from fkjoin.folds.fold import FoldSteps, totals, whole
+from fkjoin.folds.fold import AggregateColumn, FoldSteps, totals, whole
 
 _LOW = np.int64(0xFFFFFFFF)
 _MOST_DIGITS = 38
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(AggregateColumn):
     """The number of rows; with a ``column``, of those in which it is not null."""
 
     name: str
     column: int | None = None
-    collected = None
-    has_entries = False
 
     @property
     def result(self) -> pa.Field:
@@ -45,14 +43,16 @@ class Count:
 
 
 @dataclass(frozen=True)
-class WholeSum:
-    """Sum (``bigint``) or average (``double``) of whole numbers; kept as ``high * 2**32 + low``."""
+class _Sum(AggregateColumn):
+    """Sum or average of a column of numbers."""
 
     name: str
     column: int
     kind: Literal["sum", "avg"]
-    collected = None
-    has_entries = False
+
+
+class WholeSum(_Sum):
+    """Sum (``bigint``) or average (``double``) of whole numbers; kept as ``high * 2**32 + low``."""
 
     @property
     def result(self) -> pa.Field:
@@ -93,19 +93,12 @@ def _quotients(high: Ints, low: Ints, count: Ints) -> np.ndarray:
     return quotients
 
 
-@dataclass(frozen=True)
-class DoubleSum:
+class DoubleSum(_Sum):
     """Sum or average of floats and doubles (``double``), exactly.
 
     It is stored as ``{int16 exponent}{whole number}``, little-endian.  Infinities and not-a-numbers
     are counted apart, so that they too can be taken back.
     """
-
-    name: str
-    column: int
-    kind: Literal["sum", "avg"]
-    collected = None
-    has_entries = False
 
     @property
     def result(self) -> pa.Field:
@@ -199,19 +192,14 @@ def _rounded(stored: bytes | None, divisor: int) -> float:
 
 
 @dataclass(frozen=True)
-class DecimalSum:
+class DecimalSum(_Sum):
     """Sum or average of decimals, with Spark's types.
 
     It is stored as a whole number of the column's smallest unit.
     """
 
-    name: str
-    column: int
-    kind: Literal["sum", "avg"]
     precision: int
     scale: int
-    collected = None
-    has_entries = False
 
     @property
     def result(self) -> pa.Field:

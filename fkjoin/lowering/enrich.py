@@ -34,8 +34,7 @@ from fkjoin.spark.packing import PackEvents
 from fkjoin.spark.schemas import Expressions, arrow_schema, listed, schema_text, spark_schema
 from fkjoin.spark.specs import EnrichSpec
 from fkjoin.spark.unpacking import UnpackEvents
-from fkjoin.stages import How
-from fkjoin.stages.join_rows import require_how_of_events
+from fkjoin.stages.join_rows import How, require_how_of_events
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,10 +38,9 @@ from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
 from fkjoin.spark.specs import PairSpec, ResolveSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
-from fkjoin.stages import HowByKey
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Fields
-from fkjoin.stages.join_rows import require_how_by_key
+from fkjoin.stages.join_rows import HowByKey, require_how_by_key
 
 
 @dataclass(frozen=True, eq=False)

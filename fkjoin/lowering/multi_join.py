@@ -37,8 +37,8 @@ from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.schemas import arrow_schema, listed, schema_text, spark_schema
 from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages import How
 from fkjoin.stages.contribute import Place
+from fkjoin.stages.join_rows import How
 from fkjoin.stages.multi_join import KEY as KEY_PART
 from fkjoin.stages.multi_join import (
     Field,

@@ -29,7 +29,7 @@ from fkjoin.spark.on_spark import columns_of, on_spark
 from fkjoin.spark.packing import PackChanges, PackRows
 from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages import How
+from fkjoin.stages.join_rows import How
 from fkjoin.stages.multi_join import Nested
 
 

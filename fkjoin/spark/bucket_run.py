@@ -38,7 +38,8 @@ from fkjoin.spark.identity import bucket_folder, difference, home_of, read_ident
 from fkjoin.spark.index_home import index_home, note_owner
 from fkjoin.spark.specs import Messages, StageSpec, WorkerStage
 from fkjoin.spark.worker import give_back, settle
-from fkjoin.stages import Counters, counters
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.start_over import PASSED, reached
 from fkjoin.stages.stream_time import CAME, Arrivals

@@ -39,7 +39,8 @@ from fkjoin.spark.packing import ENVELOPES, counter
 from fkjoin.spark.schemas import as_arrow, nullable
 from fkjoin.spark.spark_api import analyzed, java_frame, java_session, jvm
 from fkjoin.spark.specs import STAGES, StageSpec
-from fkjoin.stages import Counters, counters
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
 from fkjoin.state import MemoryStore
 
 

@@ -17,9 +17,8 @@ from fkjoin.codec.messages import ENRICHED, NO_TIMESTAMP, RESULT, Operation, col
 from fkjoin.codec.rows import KeyCodec, Path, RowCodec
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.worker import settle
-from fkjoin.stages import split_rows
 from fkjoin.stages.close import too_early
-from fkjoin.stages.join_rows import HowByKey, matched, structs
+from fkjoin.stages.join_rows import HowByKey, matched, split_rows, structs
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ and starts again when there are rows.
 
 Store: ``{'d'}{group's key}`` → a counter as version, the greatest timestamp, and
 ``{uint32 little-endian: length of the result}{result}{state of the fold}``; beside it entries of
-the fold's own, and of ``guard``.  Where the fold has collected columns, in the place of the result
-are its 128-bit hash and the result without them.
+the fold's own, and of ``guard``, ``{'s'}{CombinedKey of group and row}`` → the version of the last
+change taken, and the contribution; gone ones are remembered for the retention time.  Where the fold
+has collected columns, in the place of the result are its 128-bit hash and the result without them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import records, tags
+from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     changes_from_previous,
     chosen,
@@ -37,23 +37,20 @@ from fkjoin.codec.arrays import (
     unpaired,
     valid,
 )
-from fkjoin.codec.messages import RESULT, column
-from fkjoin.codec.records import Records
+from fkjoin.codec.messages import GROUPED, RESULT, column, table
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
-from fkjoin.stages.guard import guard
-from fkjoin.stages.ordering import by_code_and_version
+from fkjoin.stages.ordering import by_code_and_version, looked_up, newest_only
 from fkjoin.stages.retention import GONE, later, sweep
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 def aggregate(
     grouped: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     fold: Fold | CoFold,
     *,
     source: bytes,
@@ -81,12 +78,10 @@ def aggregate(
         return RESULT.empty_table()
     groups = touched(grouped, store, fold)
     held, ts, results = groups.held, groups.ts, groups.results
-    unchanged = equal(groups.compared, groups.compared_before) & (ts == held.ts)
-    emission = EmitDecision.of(groups.had, valid(results), unchanged, every=every).counted(count)
-    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
-    changes = emission.results(
-        groups.keys.filter(emit), results.filter(emit), version.filter(emit), ts[emission.emit]
-    )
+    unchanged = groups.unchanged & (ts == held.ts)
+    emission = EmitDecision.of(groups.had, valid(results), unchanged, count, every=every)
+    version = emission.own_versions(held, source, now_ms)
+    changes = emission.results(groups.keys, results, version, ts)
 
     body, gone = masked(groups.body, groups.alive), ~groups.alive
     of_groups = entries(
@@ -96,20 +91,44 @@ def aggregate(
     return changes
 
 
+def guard(
+    grouped: pa.Table, store: Store, count: counters.Counters, due_ms: int
+) -> tuple[pa.Table, tuple[Bytes, Bytes]]:
+    """The changes newer than what is remembered, with what they replace; and the entries to write.
+
+    *Law*: between regroup and here messages may come twice, delayed or in any order; at the end
+    each group has what its rows contribute (the versions decide, as in the subscription stage).
+    What is remembered is what is taken back, whatever a message says of it.  Tombstone markers end
+    at ``due_ms``.
+    """
+    combined = combined_key.encode(column(grouped, "key"), column(grouped, "row"))
+    code, names = codes(prefixed(tags.SUBSCRIBER, combined))
+    held = records.decode(store.get_many(names))
+    order, code, version = newest_only(code, column(grouped, "version"), held, count).last()
+    before = masked(held.body, held.exists & (held.flags & GONE == 0))
+    old, new = take(before, code), take(column(grouped, "new"), order)
+    key, row, ts = (take(column(grouped, name), order) for name in ("key", "row", "ts"))
+    gone = ~valid(new)
+    counts = pa.array(valid(old) | ~gone)
+    changes = table(GROUPED, key, row, version, old, new, ts).filter(counts)
+    names = take(names, code)
+    return changes, entries(names, False, ts.to_numpy(), version, new, gone=gone, due_ms=due_ms)
+
+
 class Touched(NamedTuple):
     """The groups that a batch's changes touch, and what they become."""
 
     keys: Bytes
     names: Bytes
     """The names of their records."""
-    held: Records
+    held: records.Records
     had: Bools
     """The groups that had a result."""
-    compared_before: Bytes
-    """The form of earlier results in which they are compared."""
-    compared: Bytes
+    unchanged: Bools
+    """The groups whose result is what it was."""
     results: Bytes
-    states: Bytes
+    body: Bytes
+    """The bodies of the groups' records."""
     alive: Bools
     """The groups that have rows."""
     ts: Ints
@@ -118,20 +137,13 @@ class Touched(NamedTuple):
     first: Ints
     """The position of a change of each group."""
 
-    @property
-    def body(self) -> Bytes:
-        """The bodies of the groups' records."""
-        return paired(self.compared, self.states)
-
 
 def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
     """Fold changes of contributions (``GROUPED``, at least one) into their groups.
 
     The caller writes the fold's entries.
     """
-    code, keys = codes(column(grouped, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(grouped, store)
     had, known = held.flags & HAS_RESULT > 0, held.flags & GONE == 0
     before, states = unpaired(masked(held.body, known))
 
@@ -152,19 +164,9 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
     compared = results if light is None else masked(concat(digests(results), light), valid(results))
     # Codes are numbered from 0 on, and each has changes: so these are in the order of the keys.
     first_change = order[np.flatnonzero(changes_from_previous(code))]
+    unchanged, body = equal(compared, masked(before, had)), paired(compared, states)
     return Touched(
-        keys=keys,
-        names=names,
-        held=held,
-        had=had,
-        compared_before=masked(before, had),
-        compared=compared,
-        results=results,
-        states=states,
-        alive=alive,
-        ts=ts,
-        entries=of_fold,
-        first=first_change,
+        keys, names, held, had, unchanged, results, body, alive, ts, of_fold, first_change
     )
 
 

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,6 @@ from fkjoin.codec.vectors import Columns, EvaluationError, Steps, taken, throwin
 from fkjoin.errors import FkJoinError, set_aside, thrown_at
 from fkjoin.stages import counters
 from fkjoin.stages.contribute import Fields
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import structs, with_value
 from fkjoin.stages.regroup import contributions
 
@@ -69,16 +69,17 @@ class AnswerRows:
         return Rows(key, *taken(self.maker.steps, key, row, gone))
 
 
-class MakesRows(Protocol):
+@dataclass(frozen=True)
+class MakesRows(ABC):
     """A maker of messages from answers."""
 
-    @property
-    def rows(self) -> AnswerRows: ...
+    rows: AnswerRows
 
+    @abstractmethod
     def __call__(self, answers: pa.Table) -> pa.Table: ...
 
 
-def usable(make: MakesRows, answers: pa.Table, count: Counters, operator: str) -> pa.Table:
+def usable(make: MakesRows, answers: pa.Table, count: counters.Counters, operator: str) -> pa.Table:
     """Make messages of ``ANSWER``; those on which an expression throws are left out and counted."""
     try:
         return make(answers)
@@ -113,10 +114,9 @@ def without(rows: int, dropped: Iterable[int]) -> pa.BooleanArray:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(MakesRows):
     """The joined rows, for resolve."""
 
-    rows: AnswerRows
     schema: pa.Schema
 
     def __call__(self, answers: pa.Table) -> pa.Table:
@@ -127,10 +127,9 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class ContributeRows:
+class ContributeRows(MakesRows):
     """The rows' contributions to groups, for regroup."""
 
-    rows: AnswerRows
     group: Columns
     value: Columns
 
@@ -145,10 +144,9 @@ class ContributeRows:
 
 
 @dataclass(frozen=True)
-class CarryRows:
+class CarryRows(MakesRows):
     """The rows as rows of the next join's left table, with their foreign keys."""
 
-    rows: AnswerRows
     foreign_key: Columns
     schema: pa.Schema
     """The columns that are kept of the rows."""

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +24,8 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import (
-    Bytes,
     Ints,
     chosen,
-    codes,
     constant,
     equal,
     last_of_run,
@@ -39,21 +36,12 @@ from fkjoin.codec.arrays import (
     untagged,
     valid,
 )
-from fkjoin.codec.messages import column
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
-from fkjoin.stages.retention import GONE, sweep
-from fkjoin.stages.sides import (
-    Rights,
-    Subscribes,
-    read_rights,
-    read_subscribes,
-    subscribed_rights,
-    write_sides,
-)
-from fkjoin.state import Page, Reads, Store, byte_order, prefix_range
+from fkjoin.stages.retention import GONE
+from fkjoin.stages.sides import Rights, Subscribes, read_sides, sweep_sides, write_sides
+from fkjoin.state import Bytes, Page, Reads, Store, byte_order, prefix_range
 
 AT_A_TIME = 262_144
 """Left rows that are put into maps at a time, rounded up to whole groups."""
@@ -92,35 +80,33 @@ def children(
     subscriptions: pa.Table,
     rights: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     family: Family,
     *,
     source: bytes,
     now_ms: int,
     retention_ms: int,
     every: bool = False,
-    in_order: bool = True,
     rights_in_order: bool = False,
 ) -> Iterator[pa.Table]:
     """Turn ``subscriptions`` (``SUBSCRIPTION``) and ``rights`` (``CHANGE``) into ``RESULT`` pages.
 
     The store is written when the iterator is exhausted.  ``source``, ``every``: as for
-    ``aggregate``; ``in_order``, ``rights_in_order``: as for ``subscription``.
+    ``aggregate``; ``rights_in_order``: as for ``subscription``.  Subscriptions come in order.
     """
-    sweep(store, now_ms, partial(subscribed_rights, store), now_ms + retention_ms)
+    sweep_sides(store, now_ms, retention_ms)
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
-    code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
-    split = len(subscriptions)
-    right = read_rights(
-        rights, code[split:], keys, store=store, count=count, parts=1, in_order=rights_in_order
-    )
-    left = read_subscribes(subscriptions, code[:split], store, count, in_order)
+    how: Any = {"parts": 1, "in_order": True, "rights_in_order": rights_in_order}
+    keys, right, left = read_sides(subscriptions, rights, store, count, every=True, **how)
     touched = np.unique(np.concatenate([left.code, right.changed]))
-    last_right = _last_rights(right)
+    # The row of each foreign key's right row after the batch.  Changes ascend by version: of a key
+    # with several, the last one is written last, and stays.
+    last_right = np.arange(right.stored)
+    last_right[right.changed] = right.stored + np.arange(len(right.changed))
     names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    stored_results = store.get_many(names)
     ts = _latest(left, right, len(keys))
     prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(keys))
     order = touched[byte_order(take(prefixes, touched))]
@@ -128,27 +114,19 @@ def children(
     for groups, members in _members(store, order, prefixes, left):
         results = _rows(family, groups, members, take(right.value, last_right[groups]), len(keys))
         digest = digests(results)
-        known = _rows_of(held, groups)
+        known = records.decode(take(stored_results, groups))
         had = known.flags & HAS_RESULT > 0
         unchanged = equal(digest, masked(known.body, had))
-        emission = EmitDecision.of(had, valid(digest), unchanged, every=every).counted(count)
+        emission = EmitDecision.of(had, valid(digest), unchanged, count, every=every)
         version = emission.own_versions(known, source, now_ms)
 
-        emitted = np.flatnonzero(emission.emit)
-        group, version, has = groups[emitted], take(version, emitted), emission.has[emitted]
-        written = entries(
-            take(names, group),
-            has,
-            ts[group],
-            version,
-            take(digest, emitted),
-            gone=~has,
-            due_ms=now_ms + retention_ms,
-        )
-        batches.append(written)
-        yield emission.results(take(keys, group), take(results, emitted), version, ts[group])
+        due_ms, gone = now_ms + retention_ms, ~emission.has
+        ending: Any = {"gone": gone, "due_ms": due_ms, "among": emission.emit}
+        changed = take(names, groups), emission.has, ts[groups]
+        batches.append(entries(*changed, version, digest, **ending))
+        yield emission.results(take(keys, groups), results, version, ts[groups])
     write_sides(
-        store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=in_order
+        store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=True
     )
     # All writes come after the last page: a caller that stops early leaves the store unchanged.
     for written in batches:
@@ -180,6 +158,11 @@ class _Members(NamedTuple):
     group: Ints
     rows: Bytes
 
+    def at(self, positions: Ints) -> _Members:
+        """Take the left rows at these positions."""
+        names, rows = (take(part, positions) for part in (self.names, self.rows))
+        return _Members(names, self.group[positions], rows)
+
 
 def _rows(family: Family, groups: Ints, members: _Members, rights: Bytes, keys: int) -> Bytes:
     """The results of ``groups``, of so many ``keys``, with their ``rights``."""
@@ -187,16 +170,6 @@ def _rows(family: Family, groups: Ints, members: _Members, rights: Bytes, keys: 
     number[groups] = np.arange(len(groups))
     _, left_keys = combined_key.decode(untagged(members.names))
     return family.rows(rights, number[members.group], left_keys, members.rows)
-
-
-def _rows_of(held: records.Records, groups: Ints) -> records.Records:
-    return records.Records(
-        held.exists[groups],
-        held.flags[groups],
-        held.ts[groups],
-        take(held.version, groups),
-        take(held.body, groups),
-    )
 
 
 def _members(
@@ -221,9 +194,7 @@ def _members(
         final = np.flatnonzero(last_of_run(left.combined))
         wanted = final[left.wanted[final]]
         touched = left.names
-        fresh = _Members(
-            take(left.names, left.combined[wanted]), left.code[wanted], take(left.value, wanted)
-        )
+        fresh = _Members(take(left.names, left.combined), left.code, left.value).at(wanted)
     gathered: list[_Members] = []
     begun, size = 0, 0
     for page in store.scan([prefix_range(prefix) for prefix in take(prefixes, order).to_pylist()]):
@@ -238,35 +209,22 @@ def _members(
             yield _put_together(order[begun:reached], gathered, fresh)
             gathered = [_without(members, order[begun:reached]) for members in gathered]
             begun, size = reached, sum(len(members.names) for members in gathered)
-        names, rows = take(page.keys, positions), take(held.body, positions)
-        gathered.append(_Members(names, order[page.ranges[positions]], rows))
+        gathered.append(_Members(page.keys, order[page.ranges], held.body).at(positions))
         size += len(positions)
     yield _put_together(order[begun:], gathered, fresh)
 
 
 def _without(members: _Members, done: Ints) -> _Members:
     """The left rows of groups that are not ``done``."""
-    rest = np.flatnonzero(~np.isin(members.group, done))
-    return _Members(take(members.names, rest), members.group[rest], take(members.rows, rest))
+    return members.at(np.flatnonzero(~np.isin(members.group, done)))
 
 
 def _put_together(groups: Ints, gathered: list[_Members], fresh: _Members) -> tuple[Ints, _Members]:
     """The groups, and their left rows, in order of the groups and of the rows' names."""
-    parts = [*gathered, fresh]
-    names, rows = stack(*(part.names for part in parts)), stack(*(part.rows for part in parts))
-    group = np.concatenate([part.group for part in parts])
-    mine = np.flatnonzero(np.isin(group, groups))
-    mine = mine[byte_order(take(names, mine))]
-    return groups, _Members(take(names, mine), group[mine], take(rows, mine))
-
-
-def _last_rights(right: Rights) -> Ints:
-    """The row of each foreign key's right row after the batch."""
-    row = np.arange(right.stored)
-    changes = right.stored + np.arange(len(right.changed))
-    # Changes ascend by version: of a key with several, the last one is written last, and stays.
-    row[right.code[changes]] = changes
-    return row
+    names, group, rows = zip(*gathered, fresh, strict=True)
+    every = _Members(stack(*names), np.concatenate(group), stack(*rows))
+    mine = every.at(np.flatnonzero(np.isin(every.group, groups)))
+    return groups, mine.at(byte_order(mine.names))
 
 
 def _latest(left: Subscribes, right: Rights, groups: int) -> Ints:

@@ -39,7 +39,6 @@ from fkjoin.codec.messages import NO_TIMESTAMP, column
 from fkjoin.folds.fold import Fold, entries_of, entry_batch
 from fkjoin.stages import counters
 from fkjoin.stages.aggregate import touched
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision
 from fkjoin.stages.stream_time import Arrivals, StreamTime
 from fkjoin.stages.time_windows import TimeWindows
@@ -66,7 +65,7 @@ class Closing:
         """The stream time after a batch."""
         return before.after(arrivals, self.idle_ms, self.grace)
 
-    def holding(self, time: StreamTime, arrivals: Arrivals) -> Counters:
+    def holding(self, time: StreamTime, arrivals: Arrivals) -> counters.Counters:
         """Count by how much the source is behind that holds windows open.
 
         None is counted if the batch had rows of it.
@@ -74,16 +73,16 @@ class Closing:
         least, most = min(time.times), max(time.times)
         number = time.times.index(least)
         if number in arrivals.latest or least == most or time.now > least:
-            return Counters()
+            return counters.Counters()
         behind = 1 if least == NO_TIMESTAMP else max(1, (most - least) // 1000)
-        return Counters({counters.HOLDS + self.sources[number]: behind})
+        return counters.Counters({counters.HOLDS + self.sources[number]: behind})
 
 
 def close(
     grouped: pa.Table,
     arrivals: Arrivals,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     fold: Fold,
     *,
     closing: Closing,
@@ -149,7 +148,9 @@ def _take_in(
     # A window has a closing entry from its first row on, until it has no rows any more: only there
     # the entry is written, or deleted.
     moved = np.flatnonzero(~groups.held.exists | ~groups.alive)
-    closing = prefixed(tags.CLOSES, fixed(_sorting(end[moved])))
+    # Ends as bytes that sort as they do.
+    sorting = fixed((end[moved].view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8"))
+    closing = prefixed(tags.CLOSES, sorting)
     names = concat(closing, take(groups.keys, moved))
     opened = masked(constant(b"", len(moved)), groups.alive[moved])
     of_groups = groups.names, masked(values, groups.alive)
@@ -157,13 +158,13 @@ def _take_in(
 
 
 def _closed(
-    until: int, store: Store, count: Counters, fold: Fold, now_ms: int
+    until: int, store: Store, count: counters.Counters, fold: Fold, now_ms: int
 ) -> Iterator[pa.Table]:
     """The rows of the windows that end by then, in pages; what the store has of them is removed."""
     # The end of a range is excluded, so that a window's end at ``until`` itself needs one more.
     last = (until + 1 + _SIGN).to_bytes(8, "big")
     for page in store.scan([(tags.CLOSES, tags.CLOSES + last)]):
-        keys = after(page.keys, np.full(len(page.keys), _NAME_HEAD))
+        keys = after(page.keys, _NAME_HEAD)
         names = prefixed(tags.ROW, keys)
         held = records.decode(store.get_many(names))
         nothing = constant(None, 0)
@@ -172,16 +173,8 @@ def _closed(
         folded = fold.apply(states, keys, steps, old=nothing, new=nothing, store=store)
         has = valid(folded.results)
         emission = EmitDecision(np.zeros(len(has), bool), has, has)
-        emit = pa.array(has)
         count[counters.OUT] += int(has.sum())
-        results = emission.results(
-            keys.filter(emit), folded.results.filter(emit), held.version.filter(emit), held.ts[has]
-        )
+        results = emission.results(keys, folded.results, held.version, held.ts)
         gone = stack(page.keys, names, *entries_of(fold.columns, keys, store))
         store.write(gone, constant(None, len(gone)))
         yield results
-
-
-def _sorting(ends: Ints) -> np.ndarray:
-    """Ends as bytes that sort as they do."""
-    return (ends.view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8").view(np.uint8).reshape(-1, 8)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +24,9 @@ import pyarrow.compute as pc
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES, Bools, Bytes, Ints, bools, masked, prefixed, take, valid
 from fkjoin.codec.messages import JOINED, column, table
-from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
+from fkjoin.stages.ordering import Newest
 from fkjoin.stages.retention import GONE
 from fkjoin.state import Store
 
@@ -37,25 +35,6 @@ UNAVAILABLE = "__fkjoin_unavailable"
 
 _MISSING = b""
 _NO_DELETION = b""
-
-
-class Newer(NamedTuple):
-    """The messages that are newer than what is held, sorted by code and version.
-
-    Their positions, codes and versions.
-    """
-
-    order: Ints
-    code: Ints
-    version: Bytes
-
-
-class Completed(NamedTuple):
-    """Changes with whole rows (``JOINED``), sorted by code and version, and their entries."""
-
-    joined: pa.Table
-    code: Ints
-    entries: tuple[Bytes, Bytes]
 
 
 @dataclass(frozen=True)
@@ -70,7 +49,7 @@ class _KeyRow:
     as_of: tuple[bytes, ...]
     """The version of the change that each column's value is of."""
     places: tuple[int, ...]
-    """The position of each column's value in the batch's columns (``_CompletedBatch.columns``)."""
+    """The position of each column's value in the batch's columns (``CompletedBatch.columns``)."""
 
     @property
     def missing(self) -> bool:
@@ -121,32 +100,12 @@ class Complete:
     def whole(self) -> pa.Schema:
         return pa.schema([field for field in self.schema if field.name != UNAVAILABLE])
 
-    def __call__(
-        self,
-        joined: pa.Table,
-        code: Ints,
-        newer: Newer,
-        *,
-        keys: Bytes,
-        held: Records,
-        rows: Bytes,
-        store: Store,
-        count: Counters,
-    ) -> Completed:
-        """Make rows whole.
 
-        ``joined``: all messages, of which ``code`` has the keys' numbers; ``held``, ``rows``: the
-        keys' records, and the rows that were shown.  What no value comes for yet becomes a change
-        to no row, and is counted.
-        """
-        batch = _CompletedBatch(
-            self, joined, code, newer, keys=keys, held=held, rows=rows, store=store
-        )
-        return batch.completed(count)
-
-
-class _CompletedBatch:
+class CompletedBatch:
     """A batch of changes, and what is kept of their keys.
+
+    ``joined``: all messages, of which ``code`` has the keys' numbers; ``held``, ``rows``: the
+    keys' records, and the rows that were shown.
 
     Rows are not made of values, but of their positions in ``columns``: there each column has the
     values of all messages, and behind them the values of each key's row before the batch.  So only
@@ -162,10 +121,10 @@ class _CompletedBatch:
         complete: Complete,
         joined: pa.Table,
         code: Ints,
-        newer: Newer,
+        newer: Newest,
         *,
         keys: Bytes,
-        held: Records,
+        held: records.Records,
         rows: Bytes,
         store: Store,
     ) -> None:
@@ -192,8 +151,11 @@ class _CompletedBatch:
         lacks = bools(pc.greater(lacking_values, 0)) & ~self.gone
         self.concerned: Bools = self.borrowed.exists | np.isin(np.arange(len(keys)), code[lacks])
 
-    def completed(self, count: Counters) -> Completed:
-        """Return the batch's changes with whole rows; rows that wait are counted."""
+    def completed(self, count: counters.Counters) -> tuple[pa.Table, Ints, tuple[Bytes, Bytes]]:
+        """Make changes with whole rows (``JOINED``), sorted by code and version; codes; entries.
+
+        What no value comes for yet becomes a change to no row, and is counted.
+        """
         order, code, version = self.newer
         simple = np.flatnonzero(~self.concerned[code])
         simple_order = order[simple]
@@ -229,9 +191,9 @@ class _CompletedBatch:
         )
         last = dict(changed)
         ends = np.searchsorted(all_code, np.array(list(last), np.int64), side="right") - 1
-        return Completed(whole, all_code, self._entries(last, take(rows, ends)))
+        return whole, all_code, self._entries(last, take(rows, ends))
 
-    def _rows(self, key: int, count: Counters) -> list[_KeyRow]:
+    def _rows(self, key: int, count: counters.Counters) -> list[_KeyRow]:
         """The whole rows that a key's changes lead to, in order.
 
         The first is the held one, if older changes complete it.

@@ -17,13 +17,11 @@ import pyarrow as pa
 import xxhash
 
 from fkjoin.codec import records, versions
-from fkjoin.codec.arrays import BYTES, Bools, Bytes, Ints, buffers, chosen, lengths, numbers_at
+from fkjoin.codec.arrays import Bools, Ints, buffers, chosen, lengths, masked, numbers_at, stack
 from fkjoin.codec.messages import RESULT, Operation, table
-from fkjoin.codec.records import Records
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
-from fkjoin.stages.retention import GONE, with_due_entries
-from fkjoin.state import items
+from fkjoin.stages.retention import GONE, due_entries
+from fkjoin.state import BYTES, Bytes, items
 
 HAS_RESULT = 2
 """The flag of a record whose key has a result."""
@@ -47,36 +45,34 @@ class EmitDecision(NamedTuple):
         had: Bools,
         has: Bools,
         unchanged: Bools,
+        count: counters.Counters,
         *,
         every: bool = False,
         among: Bools | None = None,
     ) -> EmitDecision:
         """Decide about keys that ``had`` a result and that ``has`` one.
 
-        ``unchanged``: looked at where there was a result and is one.  ``every``: emit these, too.
-        ``among``: the keys to decide about; of others nothing is emitted.
+        Counts what is emitted, and what is not: no result, or an unchanged one.  ``unchanged``:
+        looked at where there was a result and is one.  ``every``: emit these, too.  ``among``: the
+        keys to decide about; of others nothing is emitted.
         """
         emit = (had | has) & (every | ~(had & has & unchanged))
-        return cls(had, has, emit if among is None else emit & among)
-
-    def counted(self, count: Counters, among: Bools | None = None) -> EmitDecision:
-        """Count what is emitted, and what is not: no result, or an unchanged one.
-
-        ``among``: see ``of``.
-        """
-        held_back = ~self.emit if among is None else among & ~self.emit
-        count[counters.TOMBSTONES] += int((held_back & ~self.has).sum())
-        count[counters.IDEMPOTENT] += int((held_back & self.has).sum())
-        count[counters.OUT] += int(self.emit.sum())
-        return self
+        held_back = ~emit
+        if among is not None:
+            emit, held_back = emit & among, held_back & among
+        count[counters.TOMBSTONES] += int((held_back & ~has).sum())
+        count[counters.IDEMPOTENT] += int((held_back & has).sum())
+        count[counters.OUT] += int(emit.sum())
+        return cls(had, has, emit)
 
     def results(self, keys: Bytes, value: Bytes, version: Bytes, ts: Ints) -> pa.Table:
-        """Changes of the table (``RESULT``), of columns of the keys that are to be emitted."""
+        """Changes of the table (``RESULT``): of all keys' columns what is to be emitted."""
         upsert = np.where(self.had, Operation.UPDATE, Operation.INSERT)
-        operation = np.where(self.has, upsert, Operation.DELETE)
-        return table(RESULT, keys, operation[self.emit].astype(np.int8), value, version, ts)
+        operation = np.where(self.has, upsert, Operation.DELETE).astype(np.int8)
+        key, row, number = (chosen(part, self.emit) for part in (keys, value, version))
+        return table(RESULT, key, operation[self.emit], row, number, ts[self.emit])
 
-    def own_versions(self, held: Records, source: bytes, now_ms: int) -> Bytes:
+    def own_versions(self, held: records.Records, source: bytes, now_ms: int) -> Bytes:
         """Versions of a table that has its own: a counter per key, one more with each result.
 
         It is never behind the clock's milliseconds.  So a key whose tombstone marker has ended, and
@@ -90,27 +86,32 @@ class EmitDecision(NamedTuple):
 
 def entries(
     names: Bytes,
-    has: Bools,
+    has: Bools | bool,
     ts: Ints,
     version: Bytes,
     body: Bytes,
     *,
     gone: Bools,
     due_ms: int,
-    in_order: bool = False,
+    in_order: bool | Bools = False,
     flags: Ints | int = 0,
     among: Bools | None = None,
 ) -> tuple[Bytes, Bytes]:
-    """The entries that remember results, and the due entries of the tombstone markers among them.
+    """The entries of records, and the due entries of the tombstone markers among them.
 
-    ``flags``: the stage's own.  ``among``: which entries to write.
+    ``has``: which of them have a result; ``flags``: the stage's own.  Markers of rows that are
+    ``gone`` end at ``due_ms``.  What comes ``in_order`` is never stale: of its rows that are gone
+    nothing is kept.  ``among``: which entries to write.
     """
     all_flags = flags | np.where(has, HAS_RESULT, 0) | np.where(gone, GONE, 0)
     values = records.encode(all_flags.astype(np.uint8), ts, version, body)
+    values = masked(values, ~(gone & in_order))
+    markers = gone & ~np.broadcast_to(in_order, gone.shape)
     if among is not None:
         names, values, version = (chosen(part, among) for part in (names, values, version))
-        gone = gone[among]
-    return with_due_entries(names, values, version, gone=gone, due_ms=due_ms, in_order=in_order)
+        markers = markers[among]
+    due = due_entries(chosen(names, markers), chosen(version, markers), due_ms)
+    return stack(names, due[0]), stack(values, due[1])
 
 
 def counters_of(version: Bytes) -> Ints:

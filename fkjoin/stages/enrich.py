@@ -21,13 +21,10 @@ import pyarrow as pa
 
 from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
-    Bytes,
-    Ints,
     bools,
     chosen,
     codes,
     constant,
-    last_of_run,
     masked,
     prefixed,
     replaced,
@@ -36,12 +33,11 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import ENRICHED, column, table
-from fkjoin.codec.records import Records
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
+from fkjoin.stages.emit_on_change import entries
 from fkjoin.stages.join_rows import How
-from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, sweep, with_due_entries
+from fkjoin.stages.ordering import newest_rows
+from fkjoin.stages.retention import GONE, sweep
 from fkjoin.state import Store
 
 
@@ -49,7 +45,7 @@ def enrich(
     rows: pa.Table,
     events: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     how: How,
     now_ms: int,
@@ -67,17 +63,15 @@ def enrich(
     count[counters.EVENTS_IN] += len(events)
     named = bools(column(events, "named"))
     code, keys = codes(stack(column(rows, "key"), chosen(column(events, "key"), named)))
-    held = records.decode(store.get_many(prefixed(tags.ROW, keys)))
-    newest = _taken_in(
-        rows,
-        code[: len(rows)],
-        keys,
-        held,
-        store,
-        count=count,
-        due_ms=now_ms + retention_ms,
-        in_order=in_order,
-    )
+    names = prefixed(tags.ROW, keys)
+    held = records.decode(store.get_many(names))
+    before = masked(held.body, held.exists & (held.flags & GONE == 0))
+    reading: Any = {"row": before, "in_order": in_order}
+    position, where, version = newest_rows(rows, code[: len(rows)], held, count, **reading).last()
+    value, ts = (take(column(rows, name), position) for name in ("value", "ts"))
+    ending: Any = {"gone": ~valid(value), "due_ms": now_ms + retention_ms, "in_order": in_order}
+    store.write(*entries(take(names, where), False, ts.to_numpy(), version, value, **ending))
+    newest = replaced(before, where, value)
 
     # The batch's changes come first, and events look at what they have left: the order in which
     # both came in the batch must not matter.
@@ -89,36 +83,3 @@ def enrich(
     count[counters.OUT] += int(sent.sum())
     columns = column(events, "key"), column(events, "event"), row
     return table(ENRICHED, *(chosen(values, sent) for values in columns))
-
-
-def _taken_in(
-    rows: pa.Table,
-    code: Ints,
-    keys: Bytes,
-    held: Records,
-    store: Store,
-    *,
-    count: Counters,
-    due_ms: int,
-    in_order: bool,
-) -> Bytes:
-    """Write what the batch changes, and return each key's row after that; null where is none."""
-    row = masked(held.body, held.exists & (held.flags & GONE == 0))
-    order, code, version = newest_only(
-        code,
-        column(rows, "version"),
-        held,
-        count,
-        as_read=True,
-        in_order=in_order,
-        contents=lambda: (column(rows, "value"), row),
-    )
-    last = np.flatnonzero(last_of_run(code))
-    position, where, version = order[last], code[last], take(version, last)
-    value, ts = take(column(rows, "value"), position), take(column(rows, "ts"), position).to_numpy()
-    gone = ~valid(value)
-    body = records.encode(np.where(gone, GONE, 0).astype(np.uint8), ts, version, value)
-    names = prefixed(tags.ROW, take(keys, where))
-    ending: Any = {"gone": gone, "due_ms": due_ms, "in_order": in_order}
-    store.write(*with_due_entries(names, body, version, **ending))
-    return replaced(row, where, value)

@@ -17,25 +17,22 @@ missing, what is waited for and the row that was emitted last.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, tags, versions
+from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
-    codes,
+    chosen,
     concat,
     constant,
     equal,
-    last_of_run,
     lengths,
     masked,
-    prefixed,
     replaced,
     take,
     valid,
@@ -46,9 +43,9 @@ from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.multi_join import MultiJoin
-from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.ordering import looked_up, newest_only
 from fkjoin.stages.retention import sweep
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 WAITS = 4
 """The flag of a record that lacks answers, or has one for a left row that is yet to come."""
@@ -91,18 +88,6 @@ class Parts(NamedTuple):
             ahead[unnamed] = versions.is_newer(heads, take(self.version, unnamed))
             all_ahead.append(ahead)
         return all_ahead
-
-    def chosen(self, which: Bools) -> Parts:
-        """The parts of the left keys that are to be kept."""
-        mask = pa.array(which)
-        return Parts(
-            version=self.version.filter(mask),
-            left=self.left.filter(mask),
-            since=[part.filter(mask) for part in self.since],
-            answered=[part.filter(mask) for part in self.answered],
-            rights=[part.filter(mask) for part in self.rights],
-            times=[time[which] for time in self.times],
-        )
 
     def named(self) -> list[Bytes]:
         """The right rows that the left rows name."""
@@ -158,9 +143,7 @@ def gather(
     sweep(store, now_ms)
     if not len(parts):
         return RESULT.empty_table()
-    code, keys = codes(column(parts, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(parts, store)
     before, emitted_before = known_parts(held, join)
     after, moved, left_ts = _after(
         parts, code, before, held=held, count=count, join=join, in_order=in_order
@@ -174,9 +157,7 @@ def gather(
     rows = _rows(join, keys, after, matched)
     rows_before = _emitted(join, keys, before, emitted_before, had & has)
     among = taken & complete
-    emission = EmitDecision.of(had, has, equal(rows, rows_before), among=among)
-    emission = emission.counted(count, among)
-    emit = pa.array(emission.emit)
+    emission = EmitDecision.of(had, has, equal(rows, rows_before), count, among=among)
 
     # A row that waited for answers has changed in several batches, and gets the latest timestamp
     # of them all.  So ts is kept up while it waits.  A part without a timestamp takes nothing away
@@ -187,8 +168,7 @@ def gather(
     waited = (held.flags & WAITS > 0) | (latest == NO_TIMESTAMP)
     latest = np.where(waited, np.maximum(latest, last_ts), latest)
     ts = np.where(emission.emit | (taken & ~complete), latest, last_ts)
-    version = after.chosen(emission.emit).versions(join)
-    results = emission.results(keys.filter(emit), rows.filter(emit), version, ts[emission.emit])
+    results = emission.results(keys, rows, after.versions(join), ts)
 
     # What no left row names is let go, but for answers that came ahead of theirs.
     none = [np.zeros(len(keys), bool)] * len(join.rights)
@@ -197,19 +177,9 @@ def gather(
     answers = zip(after.since, ahead, strict=True)
     needed = [~complete | valid(since) | early for since, early in answers]
     body = _encoded(after, needed, waits, masked(rows_before, ~complete))
-    written = entries(
-        names,
-        has,
-        ts,
-        after.version,
-        body,
-        gone=complete & ~valid(after.left),
-        due_ms=now_ms + retention_ms,
-        in_order=in_order,
-        flags=np.where(waits, WAITS, 0),
-        among=taken,
-    )
-    store.write(*written)
+    ending: Any = {"gone": complete & ~valid(after.left), "due_ms": now_ms + retention_ms}
+    how: Any = {"in_order": in_order, "flags": np.where(waits, WAITS, 0), "among": taken}
+    store.write(*entries(names, has, ts, after.version, body, **ending, **how))
     return results
 
 
@@ -243,11 +213,10 @@ def _after(
         last_seen = before.version if part == LEFT else before.answered[part]
         seen = valid(last_seen) & (lengths(last_seen) > 0)
         highwater = Records(seen, held.flags, held.ts, pc.fill_null(last_seen, b""), held.body)
-        order, which, newer = newest_only(
+        order, where, newest = newest_only(
             code[own], take(version, own), highwater, count, in_order=in_order
-        )
-        last = np.flatnonzero(last_of_run(which))
-        position, where, newest = own[order[last]], which[last], take(newer, last)
+        ).last()
+        position = own[order]
         if part == LEFT:
             began = bytes_codec(len(join.rights)).decode(take(since, position))
             waits = [replaced(old, where, new) for old, new in zip(after.since, began, strict=True)]
@@ -288,8 +257,9 @@ def result_rows(keys: Bytes, held: Records, join: MultiJoin) -> tuple[Bytes, Byt
 
 def _rows(join: MultiJoin, keys: Bytes, parts: Parts, which: Bools) -> Bytes:
     """The rows of the result that are asked for; null elsewhere."""
-    chosen, places = parts.chosen(which), np.flatnonzero(which)
-    rows = join.rows(keys.filter(pa.array(which)), chosen.left, chosen.named())
+    rights = [chosen(row, which) for row in parts.named()]
+    rows = join.rows(chosen(keys, which), chosen(parts.left, which), rights)
+    places = np.flatnonzero(which)
     return rows if which.all() else replaced(constant(None, len(keys)), places, rows)
 
 

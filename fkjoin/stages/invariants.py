@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from fkjoin.errors import InvariantError
 from fkjoin.stages.rekey import HAS_FOREIGN_KEY
 from fkjoin.stages.retention import GONE
 from fkjoin.stages.scatter import scattered, tagged
-from fkjoin.state import KeyRange, Page, Store, prefix_range
+from fkjoin.state import Store, prefix_range
 
 _MODULUS = 1 << 63
 
@@ -42,14 +42,7 @@ class GuardedStore:
         that have a highwater mark.
         """
         self._store, self._name, self._marked = store, name, np.frombuffer(marked, np.uint8)
-
-    def get_many(self, keys: Bytes) -> Bytes:
-        return self._store.get_many(keys)
-
-    def scan(
-        self, ranges: Sequence[KeyRange], limit: int | None = None, each: int | None = None
-    ) -> Iterator[Page]:
-        return self._store.scan(ranges, limit, each)
+        self.get_many, self.scan = store.get_many, store.scan
 
     def write(self, keys: Bytes, values: Bytes) -> None:
         """Write as ``Store.write`` does; raises ``InvariantError``."""

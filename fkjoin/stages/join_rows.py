@@ -54,8 +54,7 @@ def require_how(how: HowByKey) -> How:
 
 def require_how_of_events(how: str) -> How:
     """Return it; raise ``TopologyError`` if it is not a ``How``."""
-    known: How = _one_of(get_args(How), how)
-    return known
+    return _one_of(get_args(How), how)
 
 
 def require_how_by_key(how: str) -> None:
@@ -101,9 +100,8 @@ def join_rows(answers: pa.Table, how: HowByKey) -> pa.Table:
         right = pc.fill_null(right, b"")
     if how == "outer":
         left = masked(pc.fill_null(left, b""), matched(answers, how))
-    heads = fixed(head.view(np.uint8).reshape(len(answers), _HEAD.itemsize))
     # Null where one of them is null: above, empty bytes took the place of rows that may be null.
-    both = pc.binary_join_element_wise(heads, left, right, pa.scalar(b"", BYTES))
+    both = pc.binary_join_element_wise(fixed(head), left, right, pa.scalar(b"", BYTES))
     return with_value(answers, both)
 
 

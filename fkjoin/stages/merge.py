@@ -25,29 +25,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, tags, versions
+from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
-    Bytes,
     Octets,
     after,
     buffers,
-    codes,
     concat,
     constant,
     equal,
     fixed,
-    prefixed,
     valid,
     window,
 )
-from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
+from fkjoin.codec.messages import NO_TIMESTAMP, RESULT
 from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 _NO_TABLE = 255
 """In the place of the number of the table that is shown: none is."""
@@ -56,7 +53,7 @@ _NO_TABLE = 255
 def merge(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     tables: int,
     *,
     source: bytes,
@@ -77,9 +74,7 @@ def merge(
     count[counters.ROWS_IN] += len(rows)
     if not len(rows):
         return RESULT.empty_table()
-    code, keys = codes(column(rows, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(rows, store)
     slots = _slots(held.body, tables)
     shown_before = _shown(slots)
     taken, latest = np.zeros(len(keys), bool), np.full(len(keys), NO_TIMESTAMP)
@@ -90,19 +85,17 @@ def merge(
     shown = _shown(slots)
     had, has = held.flags & HAS_RESULT > 0, valid(shown)
     unchanged = equal(shown_before, shown)
-    emission = EmitDecision.of(had, has, unchanged, every=every, among=taken)
-    emission = emission.counted(count, taken)
-    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
+    emission = EmitDecision.of(had, has, unchanged, count, every=every, among=taken)
+    version = emission.own_versions(held, source, now_ms)
     latest = np.maximum(latest, np.where(held.exists, held.ts, NO_TIMESTAMP))
     ts = np.where(emission.emit, latest, held.ts)
     emitted = concat(version, _origins(slots, origins)) if origins else version
-    changes = emission.results(
-        keys.filter(emit), shown.filter(emit), emitted.filter(emit), ts[emission.emit]
-    )
+    changes = emission.results(keys, shown, emitted, ts)
 
-    body, due_ms = _encoded(slots), now_ms + retention_ms
-    written = entries(names, has, ts, version, body, gone=~has, due_ms=due_ms, among=taken)
-    store.write(*written)
+    columns = bytes_codec(2 * tables).encode(list(chain.from_iterable(slots)), len(keys))
+    body = concat(constant(bytes((tables,)), len(keys)), columns)
+    due_ms = now_ms + retention_ms
+    store.write(*entries(names, has, ts, version, body, gone=~has, due_ms=due_ms, among=taken))
     return changes
 
 
@@ -123,7 +116,7 @@ def origins_of(version: Bytes) -> tuple[Octets, Bytes]:
     """Read origins behind versions: the number of the shown table, the versions of all tables."""
     _, rest = versions.split(version, 1)
     data, bounds = buffers(rest)
-    return window(data, bounds[:-1], 1)[:, 0], after(rest, np.ones(len(rest), np.int64))
+    return window(data, bounds[:-1], 1)[:, 0], after(rest, 1)
 
 
 def _origins(slots: list[Slot], parts: Sequence[int]) -> Bytes:
@@ -133,19 +126,13 @@ def _origins(slots: list[Slot], parts: Sequence[int]) -> Bytes:
         shown[valid(slots[number].row)] = number
     known = zip(slots, parts, strict=True)
     last = [pc.fill_null(slot.version, versions.absent(count)) for slot, count in known]
-    return concat(fixed(shown.astype(np.uint8).reshape(-1, 1)), *last)
+    return concat(fixed(shown.astype(np.uint8)), *last)
 
 
 def _slots(bodies: Bytes, tables: int) -> list[Slot]:
-    untagged_bodies = after(bodies, np.ones(len(bodies), np.int64), valid(bodies))
+    untagged_bodies = after(bodies, 1, valid(bodies))
     columns = bytes_codec(2 * tables).decode(untagged_bodies)
     return [Slot(*columns[first : first + 2]) for first in range(0, 2 * tables, 2)]
-
-
-def _encoded(slots: list[Slot]) -> Bytes:
-    rows = len(slots[0].row)
-    body = bytes_codec(2 * len(slots)).encode(list(chain.from_iterable(slots)), rows)
-    return concat(constant(bytes((len(slots),)), rows), body)
 
 
 def _shown(slots: list[Slot]) -> Bytes:

@@ -24,6 +24,10 @@ class Field(NamedTuple):
     part: int
     path: Path
 
+    def at(self, path: Path) -> Field:
+        """The field at a path of it."""
+        return Field(self.part, (*self.path, *path))
+
 
 class Nested(NamedTuple):
     """A struct of columns."""
@@ -32,12 +36,7 @@ class Nested(NamedTuple):
 
     def at(self, path: Path) -> Origin:
         """The origin of what is at a path of it."""
-        origin: Origin = self
-        for depth, name in enumerate(path):
-            if isinstance(origin, Field):
-                return Field(origin.part, (*origin.path, *path[depth:]))
-            origin = dict(origin.columns)[name]
-        return origin
+        return dict(self.columns)[path[0]].at(path[1:]) if path else self
 
 
 Origin = Field | Nested
@@ -63,10 +62,7 @@ def pruned(result: Nested, paths: Iterable[Path]) -> Nested:
 def fields_at(origin: Origin, paths: Iterable[Path]) -> Iterator[Field]:
     """The fields of parts that the paths lead to."""
     for path in paths:
-        if isinstance(origin, Nested):
-            yield from fields_of(origin.at(path))
-        else:
-            yield Field(origin.part, (*origin.path, *path))
+        yield from fields_of(origin.at(path))
 
 
 def fields_of(origin: Origin) -> Iterator[Field]:
@@ -136,13 +132,7 @@ class MultiJoin:
         ``right``.
         """
         rights = tuple(
-            Right(
-                right["name"],
-                schemas[f"foreign_key{number}"],
-                schemas[f"right{number}"],
-                right["parts"],
-                right["how"],
-            )
+            Right(key=schemas[f"foreign_key{number}"], row=schemas[f"right{number}"], **right)
             for number, right in enumerate(facts["rights"])
         )
         result = _read(facts["made"])

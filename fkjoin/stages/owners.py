@@ -18,33 +18,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import pairs, records, tags
+from fkjoin.codec import pairs
 from fkjoin.codec.arrays import (
-    Bytes,
     changes_from_previous,
     codes,
     constant,
     equal,
     last_of_run,
     masked,
-    prefixed,
     take,
     valid,
 )
 from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
-from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
-from fkjoin.stages.ordering import by_code_and_version
+from fkjoin.stages.ordering import by_code_and_version, looked_up
 from fkjoin.stages.retention import sweep
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 def owners(
     outputs: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     source: bytes,
     now_ms: int,
@@ -60,26 +56,22 @@ def owners(
     count[counters.ROWS_IN] += len(outputs)
     if not len(outputs):
         return RESULT.empty_table()
-    code, keys = codes(column(outputs, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(outputs, store)
     had = held.flags & HAS_RESULT > 0
     before = pairs.decode(masked(held.body, had))
-    came = Pairs(code, column(outputs, "row"), column(outputs, "new"))
+    came = pairs.Pairs(code, column(outputs, "row"), column(outputs, "new"))
     after = _replaced(before, came, column(outputs, "version"))
 
     shown = _shown(after, len(keys))
     has = valid(shown)
     count[counters.HIDDEN] += len(after) - int(has.sum())
     unchanged = equal(_shown(before, len(keys)), shown)
-    emission = EmitDecision.of(had, has, unchanged, every=every).counted(count)
-    version, emit = emission.own_versions(held, source, now_ms), pa.array(emission.emit)
+    emission = EmitDecision.of(had, has, unchanged, count, every=every)
+    version = emission.own_versions(held, source, now_ms)
     latest = np.where(held.exists, held.ts, NO_TIMESTAMP)
     np.maximum.at(latest, code, column(outputs, "ts").to_numpy())
     ts = np.where(emission.emit, latest, held.ts)
-    changes = emission.results(
-        keys.filter(emit), shown.filter(emit), version.filter(emit), ts[emission.emit]
-    )
+    changes = emission.results(keys, shown, version, ts)
     body = pairs.encode(after, len(keys))
     store.write(*entries(names, has, ts, version, body, gone=~has, due_ms=now_ms + retention_ms))
     return changes
@@ -90,7 +82,7 @@ def shown_outputs(bodies: Bytes) -> Bytes:
     return _shown(pairs.decode(bodies), len(bodies))
 
 
-def _replaced(before: Pairs, came: Pairs, version: Bytes) -> Pairs:
+def _replaced(before: pairs.Pairs, came: pairs.Pairs, version: Bytes) -> pairs.Pairs:
     """The outputs of each key by owner, with the last of those that ``came``; null is none."""
     owner, _ = codes(came.names)
     order = by_code_and_version(owner, version)
@@ -99,7 +91,7 @@ def _replaced(before: Pairs, came: Pairs, version: Bytes) -> Pairs:
     return before.where(stays).and_more(last.where(valid(last.second))).in_order()
 
 
-def _shown(outputs: Pairs, keys: int) -> Bytes:
+def _shown(outputs: pairs.Pairs, keys: int) -> Bytes:
     """The first output of each of so many keys, of outputs in order; null where there is none."""
     if not len(outputs):
         return constant(None, keys)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
+    chosen,
     codes,
     constant,
     equal,
@@ -64,14 +65,11 @@ def _emitted(page: Page, store: Store, count: Counters) -> pa.Table:
     value = masked(waiting.body, has)
     digest = digests(value)
     unchanged = equal(digest, masked(before.body, before.exists))
-    emission = EmitDecision.of(before.exists, has, unchanged).counted(count)
+    emission = EmitDecision.of(before.exists, has, unchanged, count)
 
-    changed = np.flatnonzero(emission.emit)
-    key, row, version = (take(part, changed) for part in (keys, value, waiting.version))
-    results = emission.results(key, row, version, waiting.ts[changed])
     emitted = masked(records.encode(waiting.flags, waiting.ts, waiting.version, digest), has)
     store.write(
-        stack(page.keys, take(names, changed)),
-        stack(constant(None, len(page.keys)), take(emitted, changed)),
+        stack(page.keys, chosen(names, emission.emit)),
+        stack(constant(None, len(page.keys)), chosen(emitted, emission.emit)),
     )
-    return results
+    return emission.results(keys, value, waiting.version, waiting.ts)

@@ -26,18 +26,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, tags, versions
+from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     chosen,
-    codes,
     concat,
     constant,
     equal,
     masked,
-    prefixed,
     replaced,
     take,
     untagged,
@@ -47,11 +44,11 @@ from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, column, table
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
+from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 _Parts = tuple[int, int]
 """The number of parts of the left and of the right table's versions."""
@@ -68,16 +65,6 @@ class Sides(NamedTuple):
     emitted: Bytes
     ts: list[Ints]
     """Timestamps of the last changes of either table."""
-
-    @property
-    def gone(self) -> Bools:
-        """Tell which keys neither table has."""
-        return ~valid(self.slots[0].row) & ~valid(self.slots[1].row)
-
-    def version(self, parts: _Parts) -> Bytes:
-        """Versions of results: the left row's, then the right row's."""
-        sides = zip(self.slots, parts, strict=True)
-        return concat(*(pc.fill_null(slot.version, versions.absent(n)) for slot, n in sides))
 
 
 class _Batch(NamedTuple):
@@ -96,24 +83,24 @@ class _Batch(NamedTuple):
 def pair(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     make: Callable[[pa.Table], pa.Table],
     *,
-    parts: _Parts,
     now_ms: int,
     retention_ms: int,
     materialized: bool = False,
     every: bool = False,
-    in_order: Sequence[bool] = (),
+    **how: Any,
 ) -> pa.Table:
     """Turn rows of two tables (``NUMBERED``) into changes of their join (``RESULT``).
 
     Rows come in any order, duplicates allowed.  ``make``: a function from answers (``ANSWER``) to
     joined rows (``JOINED``); of an answer that it leaves out, the last result stays.
     ``materialized``: keep the results.  ``every``: also emit results that are unchanged (emit on
-    update). ``in_order``: of each table, see ``newest_only``.
+    update). ``how``: the parts of both tables' versions, and ``in_order`` of each table, see
+    ``newest_only``.
     """
-    batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
+    batch = _taken(rows, store, count, now_ms=now_ms, **how)
     joined = make(batch.answers)
     # The joiner leaves out answers on which it throws: of these keys the last result stays.  Their
     # rows and versions are written all the same.
@@ -128,13 +115,10 @@ def pair(
     digest = replaced(constant(None, len(had)), keys_made, digests(value))
     has = np.where(usable, valid(digest), had)
     unchanged = equal(digest, pc.binary_slice(before, 0, DIGEST_BYTES))
-    emission = EmitDecision.of(had, has, unchanged, every=every, among=usable)
-    emission = emission.counted(count, usable)
-    emit, ts = emission.emit, np.where(emission.emit, np.maximum(*batch.sides.ts), batch.held.ts)
+    emission = EmitDecision.of(had, has, unchanged, count, every=every, among=usable)
+    ts = np.where(emission.emit, np.maximum(*batch.sides.ts), batch.held.ts)
     row = replaced(constant(None, len(had)), keys_made, value)
-    columns = untagged(batch.names), row, batch.version
-    key, result, version = (chosen(values, emit) for values in columns)
-    results = emission.results(key, result, version, ts[emit])
+    results = emission.results(untagged(batch.names), row, batch.version, ts)
 
     body = masked(concat(digest, row), valid(digest)) if materialized else digest
     body = replaced(before, keys_made, take(body, keys_made))
@@ -145,18 +129,17 @@ def pair(
 def answers_by_key(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
-    parts: _Parts,
     now_ms: int,
     retention_ms: int,
-    in_order: Sequence[bool] = (),
+    **how: Any,
 ) -> pa.Table:
     """Turn rows of two tables into answers (``ANSWER``), one of each key with a newer row.
 
     See ``pair``.
     """
-    batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
+    batch = _taken(rows, store, count, now_ms=now_ms, **how)
     keys = len(batch.taken)
     nothing, has, ts = constant(None, keys), np.zeros(keys, bool), np.maximum(*batch.sides.ts)
     _write(store, batch, nothing, has=has, ts=ts, due_ms=now_ms + retention_ms)
@@ -173,19 +156,17 @@ def sides_of(bodies: Bytes) -> Sides:
 def _taken(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     parts: _Parts,
     now_ms: int,
-    in_order: Sequence[bool],
+    in_order: Sequence[bool] = (),
 ) -> _Batch:
     sweep(store, now_ms)
     number = column(rows, "number").to_numpy()
     for side, counter in enumerate(_NUMBERS):
         count[counter] += int((number == side).sum())
-    code, keys = codes(column(rows, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(rows, store)
     sides = sides_of(held.body)
     taken = np.zeros(len(keys), bool)
     changes = take_in(rows, code, sides.slots, held=held, count=count, in_order=in_order)
@@ -193,7 +174,8 @@ def _taken(
         taken[where] = True
         sides.ts[side] = sides.ts[side].copy()
         sides.ts[side][where] = times
-    version = sides.version(parts)
+    both = zip(sides.slots, parts, strict=True)
+    version = concat(*(pc.fill_null(slot.version, versions.absent(width)) for slot, width in both))
     left, right = (chosen(slot.row, taken) for slot in sides.slots)
     ts = np.maximum(*sides.ts)[taken]
     answers = table(ANSWER, chosen(keys, taken), chosen(version, taken), left, right, ts)
@@ -205,5 +187,6 @@ def _write(
 ) -> None:
     (left, right), times = batch.sides.slots, map(pa.array, batch.sides.ts)
     body = _CODEC.encode([*left, *right, emitted, *times], len(emitted))
-    how: Any = {"gone": batch.sides.gone, "due_ms": due_ms, "among": batch.taken}
+    gone = ~valid(left.row) & ~valid(right.row)
+    how: Any = {"gone": gone, "due_ms": due_ms, "among": batch.taken}
     store.write(*entries(batch.names, has, ts, batch.version, body, **how))

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     constant,
     equal,
@@ -35,10 +34,9 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import settle
 from fkjoin.stages.time_windows import TimeWindows
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 def contributions(
@@ -60,21 +58,18 @@ def contributions(
 def regroup(
     rows: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     now_ms: int,
-    retention_ms: int,
-    every: bool = False,
-    as_read: bool = False,
-    in_order: bool = False,
     windows: TimeWindows | None = None,
     letters: bool = False,
+    **how: Any,
 ) -> pa.Table:
     """Turn rows whose values are contributions (``JOINED``) into ``GROUPED``.
 
     Rows come in any order, duplicates allowed.  A change that is not newer than the row's last is
     dropped; one that leaves the contribution unchanged too, unless ``every`` one is to be emitted.
-    ``in_order``: see ``newest_only``.  Rows whose time is too far ahead of the batch's are set
+    ``how``: as for ``settle``.  Rows whose time is too far ahead of the batch's are set
     aside and counted, so that the last row of their key stays; with ``letters``, each becomes a
     message without old and new value.
     """
@@ -87,9 +82,7 @@ def regroup(
         rows, beyond = rows.filter(pa.array(~early)), rows.filter(pa.array(early)).combine_chunks()
         if len(beyond):
             count.update(counters.commonest([windows.ahead_text] * len(beyond)))
-    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
-    how: Any = {"every": every, "as_read": as_read, "in_order": in_order}
-    settled = settle(rows, store, count, keep="value", **times, **how)
+    settled = settle(rows, store, count, keep="value", now_ms=now_ms, **how)
     results = settled.results
     changed = _changed if windows is None else windows.changed
     change, key, old, new = changed(settled.before, column(results, "value"))
@@ -97,16 +90,11 @@ def regroup(
     grouped = table(GROUPED, key, row, version, old, new, ts)
     if not letters or windows is None:
         return grouped
-    return pa.concat_tables([grouped, _letters(beyond, windows)])
-
-
-def _letters(rows: pa.Table, windows: TimeWindows) -> pa.Table:
-    """The windows that rows would be in, as messages without values."""
-    group, _ = unpaired(column(rows, "value"))
-    number, key = windows.windows_of(group)
-    row, version, ts = (take(column(rows, name), number) for name in ("key", "version", "ts"))
+    # The windows that rows would be in, as messages without values.
+    number, key = windows.windows_of(unpaired(column(beyond, "value"))[0])
+    row, version, ts = (take(column(beyond, name), number) for name in ("key", "version", "ts"))
     nothing = constant(None, len(number))
-    return table(GROUPED, key, row, version, nothing, nothing, ts)
+    return pa.concat_tables([grouped, table(GROUPED, key, row, version, nothing, nothing, ts)])
 
 
 def _changed(before: Bytes, after: Bytes) -> tuple[Ints, Bytes, Bytes, Bytes]:

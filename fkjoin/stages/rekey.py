@@ -19,14 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import records, tags, versions
+from fkjoin.codec import versions
 from fkjoin.codec.arrays import (
     Bools,
-    Bytes,
     Ints,
     changes_from_previous,
     chosen,
-    codes,
     concat,
     constant,
     equal,
@@ -39,12 +37,12 @@ from fkjoin.codec.arrays import (
     valid,
 )
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, table
-from fkjoin.codec.ties import fingerprints
+from fkjoin.codec.versions import fingerprints
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
-from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, sweep, with_due_entries
-from fkjoin.state import Store
+from fkjoin.stages.emit_on_change import entries
+from fkjoin.stages.ordering import looked_up, newest_only
+from fkjoin.stages.retention import sweep
+from fkjoin.state import Bytes, Store
 
 HAS_FOREIGN_KEY = 2
 """The flag of a record with a foreign key."""
@@ -62,7 +60,7 @@ class Rekeyed(NamedTuple):
 def rekey(
     changes: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     *,
     now_ms: int,
     retention_ms: int,
@@ -81,9 +79,7 @@ def rekey(
     count[counters.LEFT_IN] += len(changes)
     if not len(changes):
         return Rekeyed(SUBSCRIPTION.empty_table(), ANSWER.empty_table())
-    code, keys = codes(column(changes, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(changes, store)
 
     digest, alive = fingerprints(column(changes, "value")), valid(column(changes, "value"))
     foreign_key_before = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
@@ -137,11 +133,11 @@ def rekey(
 
     last = np.flatnonzero(last_of_run(code))
     gone, has = ~alive[last], valid(foreign_key)[last]
-    last_version = take(version, last)
-    flags = (np.where(gone, GONE, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)).astype(np.uint8)
-    values = records.encode(flags, digest[last], last_version, take(foreign_key, last))
-    ending: Any = {"gone": gone, "due_ms": now_ms + retention_ms, "in_order": in_order}
-    store.write(*with_due_entries(take(names, code[last]), values, last_version, **ending))
+    last_names, last_version = take(names, code[last]), take(version, last)
+    how = {"gone": gone, "due_ms": now_ms + retention_ms, "in_order": in_order}
+    how["flags"] = np.where(gone, 0, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)
+    body = take(foreign_key, last)
+    store.write(*entries(last_names, False, digest[last], last_version, body, **how))
     return Rekeyed(subscriptions, answers)
 
 
@@ -150,5 +146,4 @@ def contents_of(digest: Ints, foreign_key: Bytes, alive: Bools) -> Bytes:
 
     The row may lack columns of the foreign key.
     """
-    hashes = fixed(digest.view(np.uint8).reshape(-1, 8))
-    return masked(concat(hashes, prefixed(b"1", foreign_key)), alive)
+    return masked(concat(fixed(digest), prefixed(b"1", foreign_key)), alive)

@@ -20,33 +20,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
-    BYTES,
-    Bytes,
     after,
     bools,
     changes_from_previous,
-    chosen,
-    codes,
     concat,
     constant,
     equal,
     last_of_run,
     masked,
-    prefixed,
     stack,
     take,
     valid,
 )
 from fkjoin.codec.messages import RESULT, column
-from fkjoin.codec.record_order import in_one_order
-from fkjoin.stages.complete import Complete, Newer
+from fkjoin.stages.complete import Complete, CompletedBatch
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
-from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.ordering import Newest, in_one_order, looked_up, newest_only
 from fkjoin.stages.retention import later, sweep
-from fkjoin.state import Store
+from fkjoin.state import BYTES, Bytes, Store
 
 Keep = Literal["hash", "value", "both"]
 """The part of a result that is kept: a hash to compare the next one with, the result, or both."""
@@ -63,29 +56,15 @@ class Settled(NamedTuple):
 
 
 def resolve(
-    joined: pa.Table,
-    store: Store,
-    count: Counters,
-    *,
-    now_ms: int,
-    retention_ms: int,
-    materialized: bool = False,
-    every: bool = False,
-    as_read: bool = False,
-    in_order: bool = False,
-    complete: Complete | None = None,
+    joined: pa.Table, store: Store, count: Counters, *, materialized: bool = False, **how: Any
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``) into changes of the joined table.
 
     Answers come in any order, duplicates allowed.  ``materialized``: keep the results, with their
-    timestamps.  ``every``: also emit results that are unchanged (emit on update); never tombstones
-    of keys without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a
-    table that is materialized, what makes rows whole that lack values.
+    timestamps.  ``how``: as for ``settle``.
     """
     keep: Keep = "both" if materialized else "hash"
-    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
-    how: Any = {"every": every, "as_read": as_read, "in_order": in_order, "complete": complete}
-    return settle(joined, store, count, keep=keep, **times, **how).results
+    return settle(joined, store, count, keep=keep, **how).results
 
 
 def settle(
@@ -109,13 +88,14 @@ def settle(
         write the new highwater mark, also where nothing is emitted
 
     A result is compared by its digest: a hash of it, or with ``keep="value"`` the value itself.
+    ``every``: also emit results that are unchanged (emit on update); never tombstones of keys
+    without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a table
+    that is materialized, what makes rows whole that lack values.
     """
     sweep(store, now_ms)
     if not len(joined):
         return Settled(RESULT.empty_table(), pa.array([], BYTES))
-    code, keys = codes(column(joined, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(joined, store)
 
     had = held.flags & HAS_RESULT > 0
     body_before = masked(held.body, had)
@@ -132,15 +112,16 @@ def settle(
         joined = joined.set_column(joined.schema.get_field_index("version"), "version", ordered)
     by_contents = contents if as_read and complete is None else None
     how: Any = {"as_read": as_read, "in_order": in_order, "contents": by_contents}
-    all_code = code
-    order, code, version = newest_only(all_code, column(joined, "version"), held, count, **how)
+    newest = newest_only(code, column(joined, "version"), held, count, **how)
     if complete is not None:
-        rows, newer = _without_digest(body_before), Newer(order, code, version)
-        joined, code, borrowed = complete(
-            joined, all_code, newer, keys=keys, held=held, rows=rows, store=store, count=count
+        rows = after(body_before, DIGEST_BYTES, had)
+        batch = CompletedBatch(
+            complete, joined, code, newest, keys=keys, held=held, rows=rows, store=store
         )
-        order, version = np.arange(len(code)), column(joined, "version")
+        joined, code, borrowed = batch.completed(count)
+        newest = Newest(np.arange(len(code)), code, column(joined, "version"))
         store.write(*borrowed)
+    order, code, version = newest
     value, ts = column(joined, "value"), take(column(joined, "ts"), order).to_numpy()
 
     # Each answer has a previous one: of its key in the batch, or else what was emitted last.
@@ -161,27 +142,23 @@ def settle(
     if keep == "value":
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]
-    emission = EmitDecision.of(had[final], has[last], unchanged, every=every).counted(count)
+    emission = EmitDecision.of(had[final], has[last], unchanged, count, every=every)
     emit = emission.emit
-    position, newest = order[last], take(version, last)
-    key = take(keys, final[emit])
-    results = emission.results(key, take(value, position[emit]), chosen(newest, emit), time[emit])
+    position, version = order[last], take(version, last)
+    shown = take(value, position)
+    results = emission.results(take(keys, final), shown, version, time)
 
     since, body = np.zeros(len(last), np.int64), take(digest, last)
     if keep != "hash":
         since = np.where(emit, time, held.ts[final])
     if keep == "both":
-        body = concat(body, take(value, position))
+        body = concat(body, shown)
     gone = bools(take(column(joined, "gone"), position))
     due_ms = now_ms + (retention_ms if as_read or in_order else later(retention_ms))
     ending: Any = {"gone": gone, "due_ms": due_ms, "in_order": in_order}
-    store.write(*entries(take(names, final), has[last], since, newest, body, **ending))
+    store.write(*entries(take(names, final), has[last], since, version, body, **ending))
     if keep == "hash":
         return Settled(results, constant(None, len(results)))
-    before = _without_digest(body_before) if keep == "both" else body_before
-    return Settled(results, take(before, final[emit]))
-
-
-def _without_digest(bodies: Bytes) -> Bytes:
-    """The results of bodies that have them behind their hash; null for null."""
-    return after(bodies, np.full(len(bodies), DIGEST_BYTES), valid(bodies))
+    if keep == "both":
+        body_before = after(body_before, DIGEST_BYTES, had)
+    return Settled(results, take(body_before, final[emission.emit]))

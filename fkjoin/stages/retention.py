@@ -11,24 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
 
 from fkjoin.codec import records, tags
-from fkjoin.codec.arrays import (
-    Bools,
-    Bytes,
-    after,
-    chosen,
-    codes,
-    concat,
-    constant,
-    equal,
-    fixed,
-    masked,
-    stack,
-    take,
-)
-from fkjoin.state import Store
+from fkjoin.codec.arrays import Bools, after, chosen, codes, concat, constant, equal, fixed, take
+from fkjoin.state import Bytes, Store
 
 GONE = 1
 """The flag of a record whose row is gone: a tombstone marker."""
@@ -41,27 +27,8 @@ _DUE_HEAD = 9
 
 def due_entries(keys: Bytes, versions: Bytes, due_ms: int) -> tuple[Bytes, Bytes]:
     """The entries to write beside tombstone markers."""
-    due = np.full(len(keys), max(due_ms, 0), ">u8").view(np.uint8).reshape(-1, 8)
+    due = np.full(len(keys), max(due_ms, 0), ">u8")
     return concat(constant(tags.DUE, len(keys)), fixed(due), keys), versions
-
-
-def with_due_entries(
-    names: Bytes,
-    values: Bytes,
-    versions: Bytes,
-    *,
-    gone: Bools,
-    due_ms: int,
-    in_order: bool | Bools = False,
-) -> tuple[Bytes, Bytes]:
-    """The entries to write for records with those ``names``, and the due entries of their markers.
-
-    Markers of rows that are ``gone`` end at ``due_ms``.  What comes ``in_order`` is never stale: of
-    its rows that are gone nothing is kept.
-    """
-    markers = pa.array(gone & ~np.broadcast_to(in_order, gone.shape))
-    due = due_entries(names.filter(markers), versions.filter(markers), due_ms)
-    return stack(names, due[0]), stack(masked(values, ~(gone & in_order)), due[1])
 
 
 def later(retention_ms: int) -> int:
@@ -87,7 +54,7 @@ def sweep(
     until = tags.DUE + (max(now_ms, 0) + 1).to_bytes(8, "big")
     for page in store.scan([(tags.DUE, until)], SWEEP):
         store.write(page.keys, constant(None, len(page.keys)))
-        code, keys = codes(after(page.keys, np.full(len(page.keys), _DUE_HEAD)))
+        code, keys = codes(after(page.keys, _DUE_HEAD))
         held = records.decode(store.get_many(keys))
         ended = np.isin(np.arange(len(keys)), code[equal(take(held.version, code), page.values)])
         over: Bools = held.exists & (held.flags & GONE > 0) & ended

@@ -27,14 +27,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import records, tags
 from fkjoin.codec.arrays import (
-    Bytes,
-    codes,
     constant,
     equal,
     first_bytes,
-    last_of_run,
     masked,
     prefixed,
     stack,
@@ -44,14 +40,14 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, column, table
 from fkjoin.codec.rows import bytes_codec
-from fkjoin.codec.ties import fingerprints
+from fkjoin.codec.versions import fingerprints
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
-from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.emit_on_change import entries
+from fkjoin.stages.ordering import looked_up, newest_only
 from fkjoin.stages.rekey import contents_of
-from fkjoin.stages.retention import GONE, sweep, with_due_entries
+from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.subscription import subscription
-from fkjoin.state import Store
+from fkjoin.state import Bytes, Store
 
 
 class Scattered(NamedTuple):
@@ -64,7 +60,7 @@ class Scattered(NamedTuple):
 def scatter(
     changes: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     rights: int,
     *,
     now_ms: int,
@@ -82,9 +78,7 @@ def scatter(
     count[counters.LEFT_IN] += len(changes)
     if not len(changes):
         return Scattered(SUBSCRIPTION.empty_table(), PART.empty_table())
-    code, keys = codes(column(changes, "key"))
-    names = prefixed(tags.ROW, keys)
-    held = records.decode(store.get_many(names))
+    code, keys, names, held = looked_up(changes, store)
     remembered = bytes_codec(2 * rights).decode(held.body)
     digest, alive = fingerprints(column(changes, "value")), valid(column(changes, "value"))
 
@@ -94,9 +88,8 @@ def scatter(
         return came, contents_of(held.ts, known, held.exists & (held.flags & GONE == 0))
 
     how: Any = {"as_read": True, "in_order": in_order, "contents": contents}
-    order, code, version = newest_only(code, column(changes, "version"), held, count, **how)
-    last = np.flatnonzero(last_of_run(code))
-    order, code, version = order[last], code[last], take(version, last)
+    newest = newest_only(code, column(changes, "version"), held, count, **how)
+    order, code, version = newest.last()
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
     digest, alive, seen = digest[order], alive[order], held.exists[code]
@@ -126,11 +119,9 @@ def scatter(
     rows = table(PART, key, np.full(len(key), LEFT, np.int8), version, value, since, ts)
     rows = rows.filter(pa.array(seen | alive))
 
-    flags = np.where(alive, 0, GONE).astype(np.uint8)
     body = bytes_codec(2 * rights).encode(keys_and_since, len(key))
-    values = records.encode(flags, digest, version, body)
     ending: Any = {"gone": ~alive, "due_ms": now_ms + retention_ms, "in_order": in_order}
-    store.write(*with_due_entries(take(names, code), values, version, **ending))
+    store.write(*entries(take(names, code), False, digest, version, body, **ending))
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 
 
@@ -138,24 +129,19 @@ def answered(
     subscriptions: pa.Table,
     changes: pa.Table,
     store: Store,
-    count: Counters,
+    count: counters.Counters,
     right_parts: Sequence[int],
     *,
-    now_ms: int,
-    retention_ms: int,
     in_order: bool = True,
-    rights_in_order: bool | Sequence[bool] = False,
+    **how: Any,
 ) -> Iterator[pa.Table]:
     """Answer ``subscriptions`` and right ``changes`` (``CHANGE``), both ``tagged``, by ``PART``.
 
-    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``,
-    ``rights_in_order``: see ``subscription``.  The store is written when the iterator is exhausted.
+    ``right_parts``: of how many parts each right table's versions are made.  ``how``: as for
+    ``subscription``.  The store is written when the iterator is exhausted.
     """
-    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
-    how: Any = {"in_order": in_order, "rights_in_order": rights_in_order}
-    pages = subscription(
-        subscriptions, changes, store, count, right_parts=right_parts, **times, **how
-    )
+    how |= {"in_order": in_order, "right_parts": right_parts}
+    pages = subscription(subscriptions, changes, store, count, **how)
     for page in pages:
         names = "key", "version", "right", "ts"
         keys, version, value, ts = (column(page, name) for name in names)

@@ -7,8 +7,9 @@ and left row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,7 @@ import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key, records, tags, versions
 from fkjoin.codec.arrays import (
-    BYTES,
     Bools,
-    Bytes,
     Ints,
     bools,
     changes_from_previous,
@@ -37,9 +36,10 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import NO_TIMESTAMP, column
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.ordering import newest_only
-from fkjoin.stages.retention import GONE, later, with_due_entries
-from fkjoin.state import Store, prefix_range
+from fkjoin.stages.emit_on_change import entries
+from fkjoin.stages.ordering import newest_only, newest_rows
+from fkjoin.stages.retention import GONE, later, sweep
+from fkjoin.state import BYTES, Bytes, Page, Store, byte_order, prefix_range
 
 
 class Rights(NamedTuple):
@@ -84,36 +84,35 @@ class Subscribes(NamedTuple):
     """True for a combined key whose first version is older than the held one: see ``_fan_out``."""
 
 
-def read_rights(
+def read_sides(
+    subscriptions: pa.Table,
     rights: pa.Table,
-    code: Ints,
-    keys: Bytes,
-    *,
     store: Store,
     count: Counters,
+    *,
     parts: int | Sequence[int],
-    in_order: bool | Sequence[bool],
-    answered: Bools | None = None,
-) -> Rights:
-    """Read what is stored for the foreign ``keys``, and put the batch's changes after it.
+    in_order: bool,
+    rights_in_order: bool | Sequence[bool],
+    every: bool,
+) -> tuple[Bytes, Rights, Subscribes]:
+    """The foreign keys of a batch, and what is stored of both sides, with the batch's changes.
 
-    ``answered``: the keys whose right row is in an answer; the others' are not read.  ``parts``,
-    ``in_order``: of one right table, or of each of several.
+    ``parts``, ``rights_in_order``: of one right table, or of each of several.  ``every``: also read
+    the right rows that only unsubscribes name; no answer has them.
     """
-    held = records.decode(_stored(store, prefixed(tags.RIGHT, keys), answered))
-    key_in_order = np.full(len(keys), in_order is True)
-    if isinstance(in_order, Sequence):
-        key_in_order = np.isin(first_bytes(keys), np.flatnonzero(in_order))
+    code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
+    of_lefts, of_rights = np.split(code, [len(subscriptions)])
+    answered = np.full(len(keys), every)
+    answered[of_lefts[bools(column(subscriptions, "subscribe"))]] = True
+    answered[of_rights] = True
+    stored_rights = store.get_many(chosen(prefixed(tags.RIGHT, keys), answered))
+    held = records.decode(take(stored_rights, np.cumsum(answered) - 1, answered))
+    key_in_order = np.full(len(keys), rights_in_order is True)
+    if isinstance(rights_in_order, Sequence):
+        key_in_order = np.isin(first_bytes(keys), np.flatnonzero(rights_in_order))
     held_value = masked(held.body, held.exists & (held.flags & GONE == 0))
-    order, code, version = newest_only(
-        code,
-        column(rights, "version"),
-        held,
-        count,
-        as_read=True,
-        in_order=key_in_order,
-        contents=lambda: (column(rights, "value"), held_value),
-    )
+    how: Any = {"row": held_value, "in_order": key_in_order}
+    order, code, version = newest_rows(rights, of_rights, held, count, **how)
 
     value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
     stored = np.arange(len(keys))
@@ -136,18 +135,13 @@ def read_rights(
     else:
         absent = take(pa.array(map(versions.absent, parts), BYTES), first_bytes(keys))
     all_version = stack(pc.if_else(pa.array(held.exists), held.version, absent), version)
-    return Rights(
+    right = Rights(
         len(keys), all_code, all_version, all_value, all_ts, all_since, ~unchanged, key_in_order
     )
+    return keys, right, _read_subscribes(subscriptions, of_lefts, store, count, in_order)
 
 
-def _stored(store: Store, names: Bytes, wanted: Bools | None) -> Bytes:
-    if wanted is None or wanted.all():
-        return store.get_many(names)
-    return take(store.get_many(chosen(names, wanted)), np.cumsum(wanted) - 1, wanted)
-
-
-def read_subscribes(
+def _read_subscribes(
     subscriptions: pa.Table, code: Ints, store: Store, count: Counters, in_order: bool
 ) -> Subscribes:
     """Read what is stored of the batch's subscribers, and leave out what is not newer.
@@ -193,27 +187,25 @@ def write_sides(
     last = right.stored + np.flatnonzero(last_of_run(right.changed))
     code = right.code[last]
     value, version = take(right.value, last), take(right.version, last)
-    gone = ~valid(value)
-    flags = np.where(gone, GONE, 0).astype(np.uint8)
-    values = records.encode(flags, right.ts[last], version, value)
     names = prefixed(tags.RIGHT, take(keys, code))
     due_ms, key_in_order = now_ms + retention_ms, right.in_order[code]
-    of_rights = with_due_entries(
-        names, values, version, gone=gone, due_ms=due_ms, in_order=key_in_order
-    )
+    ending: Any = {"gone": ~valid(value), "in_order": key_in_order, "due_ms": due_ms}
+    of_rights = entries(names, False, right.ts[last], version, value, **ending)
 
     final = np.flatnonzero(last_of_run(left.combined))
     wanted, version = left.wanted[final], take(left.version, final)
-    flags = np.where(wanted, 0, GONE).astype(np.uint8)
-    values = records.encode(flags, left.ts[final], version, masked(take(left.value, final), wanted))
-    due_ms = now_ms + later(retention_ms)
-    of_lefts = with_due_entries(
-        left.names, values, version, gone=~wanted, due_ms=due_ms, in_order=in_order
-    )
+    value = masked(take(left.value, final), wanted)
+    ending = {"gone": ~wanted, "in_order": in_order, "due_ms": now_ms + later(retention_ms)}
+    of_lefts = entries(left.names, False, left.ts[final], version, value, **ending)
     store.write(stack(of_rights[0], of_lefts[0]), stack(of_rights[1], of_lefts[1]))
 
 
-def subscribed_rights(store: Store, names: Bytes) -> Bools:
+def sweep_sides(store: Store, now_ms: int, retention_ms: int) -> None:
+    """Remove the markers that are due, but for those of right rows that left rows name."""
+    sweep(store, now_ms, partial(_subscribed_rights, store), now_ms + retention_ms)
+
+
+def _subscribed_rights(store: Store, names: Bytes) -> Bools:
     """Tell which of the records are of right rows that left rows name.
 
     The answers for these remember the right row's version for good.  Were its tombstone marker
@@ -222,9 +214,22 @@ def subscribed_rights(store: Store, names: Bytes) -> Bools:
     """
     right = np.flatnonzero(first_bytes(names) == tags.RIGHT[0])
     foreign_keys = untagged(take(names, right))
-    prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(foreign_keys)).to_pylist()
     subscribed = np.zeros(len(names), bool)
-    order = sorted(range(len(prefixes)), key=prefixes.__getitem__)
-    for page in store.scan([prefix_range(prefixes[number]) for number in order], each=1):
-        subscribed[right[np.array(order)[page.ranges]]] = True
+    for numbers, _ in subscribers(store, foreign_keys, each=1):
+        subscribed[right[numbers]] = True
     return subscribed
+
+
+def subscribers(
+    store: Store, foreign_keys: Bytes, each: int | None = None
+) -> Iterator[tuple[Ints, Page]]:
+    """Read the subscribers of foreign keys, ``each`` so many, in pages.
+
+    With a page come the numbers of its entries' foreign keys.  It is in order of the prefixes, so
+    that the store is read from one end to the other.
+    """
+    prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(foreign_keys))
+    order = byte_order(prefixes)
+    ranges = [*map(prefix_range, take(prefixes, order).to_pylist())]
+    for page in store.scan(ranges, each=each):
+        yield order[page.ranges], page

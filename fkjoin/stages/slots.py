@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import Bytes, Ints, last_of_run, replaced, take, valid
+from fkjoin.codec.arrays import Bytes, Ints, replaced, take, valid
 from fkjoin.codec.messages import column
 from fkjoin.codec.records import Records
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.ordering import newest_only
+from fkjoin.stages.ordering import newest_rows
 
 
 class Slot(NamedTuple):
@@ -30,14 +30,6 @@ class Slot(NamedTuple):
     row: Bytes
 
 
-class ChangedSlots(NamedTuple):
-    """The keys of which a batch changed a slot, and the timestamps of the changes."""
-
-    keys: Ints
-    """The numbers of the keys."""
-    ts: Ints
-
-
 def take_in(
     rows: pa.Table,
     code: Ints,
@@ -46,9 +38,10 @@ def take_in(
     held: Records,
     count: Counters,
     in_order: Sequence[bool],
-) -> list[ChangedSlots]:
-    """Put a batch's rows (``NUMBERED``) into the ``slots``; returns what changed in each.
+) -> list[tuple[Ints, Ints]]:
+    """Put a batch's rows (``NUMBERED``) into the ``slots``.
 
+    Returns, for each, the numbers of the keys that changed, and the timestamps of the changes.
     Rows come in any order, duplicates allowed.  ``code``: the numbers of the rows' keys among the
     slots' keys; ``in_order``: of each table, see ``newest_only``.
     """
@@ -56,38 +49,15 @@ def take_in(
     changed = []
     for number, slot in enumerate(slots):
         own = np.flatnonzero(numbers == number)
-        if not len(own):
-            changed.append(ChangedSlots(np.zeros(0, np.int64), np.zeros(0, np.int64)))
-            continue
-        how: Any = {"held": held, "count": count, "in_order": bool(in_order) and in_order[number]}
-        slots[number], change = _with_rows(rows.take(pa.array(own)), code[own], slot, **how)
-        changed.append(change)
+        own_rows = rows.take(pa.array(own))
+        # A slot is newer or older by its own table's versions: versions of several tables mean
+        # nothing to one another.
+        exists, version = valid(slot.version), pc.fill_null(slot.version, b"")
+        known = held._replace(exists=exists, version=version, body=slot.row)
+        how: Any = {"row": slot.row, "in_order": bool(in_order) and in_order[number]}
+        position, where, version = newest_rows(own_rows, code[own], known, count, **how).last()
+        value, ts = (take(column(own_rows, name), position) for name in ("value", "ts"))
+        row = replaced(slot.row, where, value)
+        slots[number] = Slot(replaced(slot.version, where, version), row)
+        changed.append((where, ts.to_numpy()))
     return changed
-
-
-def _with_rows(
-    rows: pa.Table, code: Ints, slot: Slot, *, held: Records, count: Counters, in_order: bool
-) -> tuple[Slot, ChangedSlots]:
-    """The slot with rows of its table, and what they change in it."""
-    # A slot is newer or older by its own table's versions: versions of several tables mean nothing
-    # to one another.
-    known = held._replace(
-        exists=valid(slot.version), version=pc.fill_null(slot.version, b""), body=slot.row
-    )
-    value = column(rows, "value")
-    order, where, version = newest_only(
-        code,
-        column(rows, "version"),
-        known,
-        count,
-        as_read=True,
-        in_order=in_order,
-        contents=lambda: (value, slot.row),
-    )
-    last = np.flatnonzero(last_of_run(where))
-    position, where = order[last], where[last]
-    after = Slot(
-        replaced(slot.version, where, take(version, last)),
-        replaced(slot.row, where, take(value, position)),
-    )
-    return after, ChangedSlots(where, column(rows, "ts").to_numpy()[position])

@@ -23,32 +23,21 @@ from fkjoin.codec import pairs
 from fkjoin.codec.arrays import Bytes, Ints, codes, constant, equal, take
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.stages import counters
-from fkjoin.stages.counters import Counters
 from fkjoin.stages.resolve import settle
 from fkjoin.state import Store
 
 
 def spread(
-    rows: pa.Table,
-    store: Store,
-    count: Counters,
-    *,
-    now_ms: int,
-    retention_ms: int,
-    every: bool = False,
-    as_read: bool = False,
-    in_order: bool = False,
+    rows: pa.Table, store: Store, count: counters.Counters, *, every: bool = False, **how: Any
 ) -> pa.Table:
     """Turn rows whose values are lists of outputs (``JOINED``) into ``GROUPED``.
 
     Rows come in any order, duplicates allowed.  Each message is for an output's key, its ``row`` is
     the key of the row that makes the output, and ``old`` is null: the stage after this one knows
-    it.  ``every``: also send outputs that are unchanged.  ``in_order``: see ``newest_only``.
+    it.  ``every``: also send outputs that are unchanged.  ``how``: as for ``settle``.
     """
     count[counters.ROWS_IN] += len(rows)
-    times: Any = {"now_ms": now_ms, "retention_ms": retention_ms}
-    how: Any = {"every": every, "as_read": as_read, "in_order": in_order}
-    settled = settle(rows, store, count, keep="value", **times, **how)
+    settled = settle(rows, store, count, keep="value", every=every, **how)
     results = settled.results
     # Rows that have a later timestamp and nothing else come to here, and send no outputs: these are
     # compared without their timestamps.

@@ -10,48 +10,103 @@ Store: ``{'r'}{foreign key}`` → the right row; ``{'s'}{CombinedKey}`` → a su
 timestamp and left row.
 
 *Law*: what is answered is what one-by-one processing would answer last.  Events under a foreign key
-have an order (``batch_order``); each version of a subscriber holds from its own rank to its next
+have an order (``BatchOrder``); each version of a subscriber holds from its own rank to its next
 one's, and is answered once when it begins, with the right row of that moment, and once more if
 right changes fall into its time, with the last of them.
+
+*The order of a batch*: right changes and subscribes, and how long a subscriber's version holds.
+``subscription`` sees a batch as a whole, and has to answer as if its events had come one by one.
+
+*Ranks.*  Each right change and each subscribe has a rank, its place in one order of all events;
+right changes of a foreign key ascend, and so do versions of a subscriber.  Where both sides'
+versions come from one log, versions make the order.  Elsewhere nothing says which side's change
+came first, and any order will do if it is the same for all keys and attempts: right changes count
+as earlier, so that a subscribe is answered once, with the newest right row.
+
+*Windows.*  A subscriber's version holds from its own rank to the rank of the subscriber's next
+version; the last one to ``end``; what the store has of the subscriber from ``BEFORE`` on.  Ranks
+are open at both ends: no right change has a subscribe's rank. Of the right changes in a window the
+last one decides.  One after the window must not be answered under this version: the left row has
+gone to another foreign key by then, or is another row, and a result would pair what never stood
+side by side.
+
+*Places.*  All windows are looked up by one binary search.  The place of a right change is
+``number of its foreign key * width + rank``; places ascend, as right changes are sorted by key and
+version.  ``width`` exceeds all ranks, ``end`` among them, so that a window that ends with the batch
+stays below the next key's places, and one that begins at ``BEFORE`` above the places of the key
+before. With a smaller width the search would find a change of another key, and answer with another
+key's right row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec import combined_key, records, tags
-from fkjoin.codec.arrays import (
-    Bytes,
-    Ints,
-    bools,
-    changes_from_previous,
-    codes,
-    concat,
-    prefixed,
-    stack,
-    take,
-    untagged,
-    valid,
-)
-from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, column, table
+from fkjoin.codec import combined_key, records, versions
+from fkjoin.codec.arrays import Ints, changes_from_previous, concat, stack, take, untagged, valid
+from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, table
 from fkjoin.stages import counters
-from fkjoin.stages.batch_order import BEFORE, NONE, BatchOrder
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.retention import GONE, sweep
+from fkjoin.stages.retention import GONE
 from fkjoin.stages.sides import (
     Rights,
     Subscribes,
-    read_rights,
-    read_subscribes,
-    subscribed_rights,
+    read_sides,
+    subscribers,
+    sweep_sides,
     write_sides,
 )
-from fkjoin.state import Store, prefix_range
+from fkjoin.state import Bytes, Store
+
+BEFORE = -1
+"""The rank of what was there before the batch."""
+
+NONE = -1
+"""The number of no right change."""
+
+
+class BatchOrder:
+    """The ranks of a batch's right changes and subscribes.
+
+    ``changed``: the foreign keys' numbers of the right changes, sorted by them and by version;
+    ``rights``, ``subscribes``: the versions of both.  ``shared_log``: these come from one log.
+    """
+
+    def __init__(
+        self, changed: Ints, rights: Bytes, subscribes: Bytes, *, shared_log: bool
+    ) -> None:
+        self.end = len(rights) + len(subscribes)
+        """A rank above all others."""
+        # Without one log, a rank is a position: all right changes first, then all subscribes.
+        rank = np.arange(self.end)
+        if shared_log:
+            # ``rank`` is the least significant column: of equal versions a right change is first.
+            columns = versions.sort_columns(stack(rights, subscribes))
+            by_version = np.lexsort((rank, *columns))
+            rank = np.empty_like(rank)
+            rank[by_version] = np.arange(self.end)
+        self.subscribes: Ints = rank[len(rights) :]
+        """The ranks of subscribes."""
+        self._width = self.end + 1
+        self._places = changed * self._width + rank[: len(rights)]
+
+    def last_change(self, code: Ints, after: Ints | int, before: Ints | int) -> Ints:
+        """The number of the last right change of each foreign key whose rank lies between two.
+
+        ``code``: the foreign keys; ``NONE`` where there is no such change.
+        """
+        if not len(self._places):
+            return np.full(len(code), NONE)
+        # ``searchsorted`` finds the first place at or above ``before``: the one below it is the
+        # last before, of this key or an earlier one.  It counts only if it lies above ``after``.
+        change = np.searchsorted(self._places, code * self._width + before) - 1
+        inside = (change >= 0) & (self._places[change] > code * self._width + after)
+        return np.where(inside, change, NONE)
 
 
 def subscription(
@@ -83,34 +138,24 @@ def subscription(
         each stored subscriber of a right row that changes: the last change before its next version
 
     """
-    sweep(store, now_ms, partial(subscribed_rights, store), now_ms + retention_ms)
+    sweep_sides(store, now_ms, retention_ms)
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
-    code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
-    split = len(subscriptions)
-    # Right rows that only unsubscribes name are in no answer, and are not read.
-    answered = np.zeros(len(keys), bool)
-    answered[code[:split][bools(column(subscriptions, "subscribe"))]] = True
-    answered[code[split:]] = True
-    right = read_rights(
-        rights,
-        code[split:],
-        keys,
-        store=store,
-        count=count,
-        parts=right_parts,
-        in_order=rights_in_order,
-        answered=answered,
-    )
-    left = read_subscribes(subscriptions, code[:split], store, count, in_order)
+    how: Any = {"parts": right_parts, "in_order": in_order, "rights_in_order": rights_in_order}
+    keys, right, left = read_sides(subscriptions, rights, store, count, every=False, **how)
     order = BatchOrder(
         right.changed, right.version.slice(right.stored), left.version, shared_log=shared_log
     )
 
     yield _answer_on_subscribe(right, left, order, count)
     yield _answer_later(right, left, order, count)
-    changed = _to_fan_out(right, count, every=every)
+    # Subscribers of right rows that are unchanged are not answered; these rows are counted.
+    changed = np.unique(right.changed)
+    if not every:
+        differing = np.unique(right.changed[right.differs])
+        count[counters.IDEMPOTENT] += len(changed) - len(differing)
+        changed = differing
     yield from _fan_out(changed, keys, right, left=left, order=order, store=store, count=count)
     # Not before: the fan-out reads subscribers as they are before the batch.
     write_sides(
@@ -150,19 +195,6 @@ def _answer_later(right: Rights, left: Subscribes, order: BatchOrder, count: Cou
     return _answers(count, key, version, value=value, right=right, row=row, ts=right.since[row])
 
 
-def _to_fan_out(right: Rights, count: Counters, *, every: bool) -> Ints:
-    """The foreign keys whose stored subscribers are to be answered.
-
-    The others' right rows are unchanged, and are counted.
-    """
-    changed = np.unique(right.changed)
-    if every:
-        return changed
-    differing = np.unique(right.changed[right.differs])
-    count[counters.IDEMPOTENT] += len(changed) - len(differing)
-    return differing
-
-
 def _fan_out(
     changed: Ints,
     keys: Bytes,
@@ -183,15 +215,11 @@ def _fan_out(
     # A window that ends with ``BEFORE`` has no right change in it: so one that goes back gets none.
     begins = order.subscribes[np.flatnonzero(changes_from_previous(left.combined))]
     until_of_batch = np.where(left.back, BEFORE, begins)
-    # In order of the prefixes, so that the store is read from one end to the other.
-    prefixes = prefixed(tags.SUBSCRIBER, combined_key.prefixes(take(keys, changed))).to_pylist()
-    by_prefix = sorted(range(len(changed)), key=prefixes.__getitem__)
-    changed = changed[by_prefix]
     fan_out = np.zeros(len(keys), np.int64)
-    for page in store.scan([prefix_range(prefixes[number]) for number in by_prefix]):
+    for numbers, page in subscribers(store, take(keys, changed)):
         held = records.decode(page.values)
         live = np.flatnonzero(held.flags & GONE == 0)
-        names, code = take(page.keys, live), changed[page.ranges[live]]
+        names, code = take(page.keys, live), changed[numbers[live]]
         until = np.full(len(live), order.end)
         if len(left.names):
             batch_number = pc.index_in(names, value_set=left.names)
@@ -219,5 +247,5 @@ def _answers(
 ) -> pa.Table:
     """Answers (``ANSWER``) to subscribers, each with a ``row`` of the right ones."""
     count[counters.ANSWERS] += len(key)
-    versions = concat(version, take(right.version, row))
-    return table(ANSWER, key, versions, value, take(right.value, row), ts)
+    both = concat(version, take(right.version, row))
+    return table(ANSWER, key, both, value, take(right.value, row), ts)

@@ -77,7 +77,7 @@ class TimeWindows:
         # A window that the change was in and still is in gets one message: pair both by the
         # change's number and the window's key.
         number, keys = np.concatenate([of_old, of_new]), stack(old_keys, new_keys)
-        code, names = codes(concat(fixed(number.astype("<i8").view(np.uint8).reshape(-1, 8)), keys))
+        code, names = codes(concat(fixed(number.astype("<i8")), keys))
         positions = np.full((2, len(names)), -1)
         positions[0, code[: len(of_old)]] = np.arange(len(of_old))
         positions[1, code[len(of_old) :]] = len(of_old) + np.arange(len(of_new))

@@ -23,7 +23,7 @@ from fkjoin.spark.in_memory import MemoryBatch, MemoryQuery, MemoryStage, joined
 from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.schemas import as_arrow
 from fkjoin.spark.spark_api import require_classic
-from fkjoin.stages import Counters
+from fkjoin.stages.counters import Counters
 from fkjoin.state import MemoryStore
 
 _HEARD = 6

@@ -24,7 +24,7 @@ from fkjoin.events import Enriched
 from fkjoin.lowering.handle import planned_of
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, TS
 from fkjoin.spark.in_memory import MemoryBatch, MemoryQuery
-from fkjoin.stages import Counters
+from fkjoin.stages.counters import Counters
 from fkjoin.table import Table
 from fkjoin.testing.driven import DrivenStage, DrivenTopology
 from fkjoin.testing.driver_input import TIMES, DriverInput, FedChange, fed

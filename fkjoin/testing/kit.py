@@ -21,7 +21,7 @@ from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import EVENT, JOINED, Operation
 from fkjoin.errors import FkJoinError, nearest
 from fkjoin.spark.specs import Messages, StageSpec, StateSpec
-from fkjoin.stages import Counters
+from fkjoin.stages.counters import Counters
 from fkjoin.state import MemoryStore
 
 Row = dict[str, Any]

@@ -23,9 +23,10 @@ from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from fkjoin.spark import specs
 from fkjoin.spark.specs import StageSpec
-from fkjoin.stages import How, HowByKey
 from fkjoin.stages.invariants import live_subscriptions
 from fkjoin.stages.join_rows import (
+    How,
+    HowByKey,
     matched,
     require_how,
     require_how_by_key,

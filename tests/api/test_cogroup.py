@@ -24,7 +24,9 @@ from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.stages import Counters, aggregate, regroup
+from fkjoin.stages.aggregate import aggregate
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.regroup import regroup
 from fkjoin.state import MemoryStore
 from fkjoin.testing import Driver
 from tests.support.driven import feed

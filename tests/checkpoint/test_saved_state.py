@@ -34,7 +34,8 @@ from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, VALIDATE
 from fkjoin.spark import index_home
 from fkjoin.spark.specs import STAGES
 from fkjoin.spark.specs.shown import Described
-from fkjoin.stages import Counters, subscription
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
 from fkjoin.state.folders import locked
 from tests.support import golden

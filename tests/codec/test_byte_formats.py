@@ -20,7 +20,7 @@ from fkjoin.codec.arrays import equal, masked
 from fkjoin.codec.rows import KeyCodec, RowCodec, unsupported
 from fkjoin.spark import buckets as buckets_module
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket, spark_hash
-from fkjoin.stages import How, join_rows, split_rows
+from fkjoin.stages.join_rows import How, join_rows, split_rows
 from tests.support.versions import OTHER, SOURCE, array, version
 
 # CombinedKey

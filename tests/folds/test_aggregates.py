@@ -15,7 +15,8 @@ from fkjoin.codec import versions
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.extremes import Extreme, sorting
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
-from fkjoin.stages import aggregate, regroup
+from fkjoin.stages.aggregate import aggregate
+from fkjoin.stages.regroup import regroup
 from tests.support.grouping import CHANGES, COLUMNS, SOURCE, TIMES, VALUE, Change, Grouping, recomputed
 from tests.support.sampling import examples
 

@@ -23,7 +23,8 @@ from fkjoin.folds.bulk import bulk_column, collected_column, first_column, requi
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import AggregateColumn, Fold, Having
 from fkjoin.folds.members import Collected, ColumnForm
-from fkjoin.stages import aggregate, regroup
+from fkjoin.stages.aggregate import aggregate
+from fkjoin.stages.regroup import regroup
 from fkjoin.state import BucketStore, MemoryStore
 from tests.support import grouping
 from tests.support.grouping import SOURCE, TIMES, Change, Grouping

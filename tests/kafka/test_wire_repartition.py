@@ -20,7 +20,8 @@ from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.kafka import wire_repartition as wire_change
 from fkjoin.kafka.wire import WireRecords
-from fkjoin.stages import aggregate, regroup
+from fkjoin.stages.aggregate import aggregate
+from fkjoin.stages.regroup import regroup
 from tests.support.grouping import SOURCE, TIMES, Change, Grouping, recomputed_sums
 from tests.support.sampling import examples
 

@@ -13,7 +13,7 @@ import pytest
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes
 from fkjoin.codec.messages import CHANGE, table
-from fkjoin.stages import split_rows
+from fkjoin.stages.join_rows import split_rows
 from tests.support.replay.memory_join import MemoryJoin
 from tests.support.replay.traces import (
     Trace,

@@ -19,7 +19,8 @@ from fkjoin.spark import specs
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.specs import Messages, StageSpec, StateSpec, WorkerStage
-from fkjoin.stages import Counters, counters
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
 from fkjoin.state import MemoryStore
 from tests.support.engine import Handle, LocalEngine
 from tests.support.oracle import Change

@@ -18,7 +18,7 @@ from fkjoin.codec.messages import RESULT, pack, unpack
 from fkjoin.spark.change_log import SparkLog
 from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.specs import WorkerStage
-from fkjoin.stages import Counters
+from fkjoin.stages.counters import Counters
 from fkjoin.state import BucketStore
 from fkjoin.state.errors import StoreMismatchError
 from fkjoin.state.segments import Meta

@@ -15,7 +15,11 @@ from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import CHANGE, SUBSCRIPTION, column, unpack
 from fkjoin.spark.buckets import Payload, bucket_ids, buckets_of, framed, packed_by_bucket, packed_into, places_of
 from fkjoin.spark.packing import CopyRights, counter, envelopes
-from fkjoin.stages import Counters, join_rows, rekey, resolve, subscription
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.join_rows import join_rows
+from fkjoin.stages.rekey import rekey
+from fkjoin.stages.resolve import resolve
+from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
 from tests.support.oracle import Change, Joined, apply, batch_join, histories, messages
 

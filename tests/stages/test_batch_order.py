@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bytes
-from fkjoin.stages.batch_order import BEFORE, NONE, BatchOrder
+from fkjoin.stages.subscription import BEFORE, NONE, BatchOrder
 
 Side = list[tuple[int, int]]
 """Foreign keys and versions."""

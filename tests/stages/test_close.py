@@ -23,9 +23,9 @@ from fkjoin.folds.fold import Fold
 from fkjoin.folds.members import Collected, ColumnForm, DistinctCount
 from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.spark.arrivals import GreatestTime, UntilBatchTime
-from fkjoin.stages import Counters, close, regroup
-from fkjoin.stages.close import Closing, late
-from fkjoin.stages.regroup import contributions
+from fkjoin.stages.close import Closing, close, late
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.regroup import contributions, regroup
 from fkjoin.stages.stream_time import Arrivals, StreamTime
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import MemoryStore

@@ -18,9 +18,13 @@ from fkjoin.codec.vectors import Columns, Where
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.stages import Counters, aggregate, join_rows, regroup, resolve, split_rows
+from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Carry, Contribute, Fields
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.join_rows import join_rows, split_rows
+from fkjoin.stages.regroup import regroup
+from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
 from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import examples

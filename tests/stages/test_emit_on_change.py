@@ -15,9 +15,13 @@ from fkjoin.codec import pairs, records, tags, versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import JOINED, table
 from fkjoin.codec.pairs import Pairs
-from fkjoin.stages import Counters, counters, regroup, resolve, spread
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.regroup import regroup
+from fkjoin.stages.resolve import resolve
 from fkjoin.stages.retention import GONE
+from fkjoin.stages.spread import spread
 from fkjoin.state import MemoryStore
 from tests.support.sampling import examples
 
@@ -32,7 +36,7 @@ def keys(rows: int) -> pa.Array:
 @pytest.mark.parametrize("every", [False, True])
 def test_what_differs_is_emitted_and_the_rest_is_counted(every: bool) -> None:
     count = Counters()
-    emission = EmitDecision.of(HAD, HAS, UNCHANGED, every=every).counted(count)
+    emission = EmitDecision.of(HAD, HAS, UNCHANGED, count, every=every)
     wanted = [
         (had or has) and (every or not (had and has and unchanged))
         for had, has, unchanged in zip(HAD, HAS, UNCHANGED, strict=True)
@@ -44,7 +48,7 @@ def test_what_differs_is_emitted_and_the_rest_is_counted(every: bool) -> None:
 
 def test_keys_that_are_left_out_are_neither_emitted_nor_counted() -> None:
     count, among = Counters(), np.arange(len(HAD)) == len(HAD) - 1
-    emission = EmitDecision.of(HAD, HAS, UNCHANGED, among=among).counted(count, among)
+    emission = EmitDecision.of(HAD, HAS, UNCHANGED, count, among=among)
     assert not emission.emit.any()
     assert +count == {counters.IDEMPOTENT: 1}
 
@@ -77,9 +81,9 @@ def test_own_versions_are_never_behind_the_clock_nor_stand_still() -> None:
         )
     )
     yes = np.ones(2, bool)
-    version = EmitDecision.of(yes, yes, ~yes).own_versions(held, b"a-source", 20)
+    version = EmitDecision.of(yes, yes, ~yes, Counters()).own_versions(held, b"a-source", 20)
     assert [versions.decode(item)[0][1] for item in version.to_pylist()] == [(20,), (51,)]
-    unchanged = EmitDecision.of(yes, yes, yes).own_versions(held, b"a-source", 20)
+    unchanged = EmitDecision.of(yes, yes, yes, Counters()).own_versions(held, b"a-source", 20)
     assert unchanged.equals(held.version)
 
 

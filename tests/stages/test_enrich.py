@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import tags
-from fkjoin.stages import Counters, counters, enrich
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.enrich import enrich
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.state import MemoryStore
 from tests.support.enriching import Change, Event, Message, Sent, events_of, rows_of, sent, wanted

@@ -22,22 +22,18 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.stages import (
-    Counters,
-    aggregate,
-    answered,
-    gather,
-    join_rows,
-    owners,
-    pair,
-    regroup,
-    rekey,
-    resolve,
-    scatter,
-    split_rows,
-    spread,
-)
-from fkjoin.stages import subscription as answers_of
+from fkjoin.stages.aggregate import aggregate
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.gather import gather
+from fkjoin.stages.join_rows import join_rows, split_rows
+from fkjoin.stages.owners import owners
+from fkjoin.stages.pair import pair
+from fkjoin.stages.regroup import regroup
+from fkjoin.stages.rekey import rekey
+from fkjoin.stages.resolve import resolve
+from fkjoin.stages.scatter import answered, scatter
+from fkjoin.stages.spread import spread
+from fkjoin.stages.subscription import subscription as answers_of
 from fkjoin.state import MemoryStore
 from tests.support import flat_maps, grouping, multi_join, oracle, pairing
 from tests.support.exploring import History, Node, System, WrongEndError

@@ -18,9 +18,11 @@ from fkjoin.codec.messages import GROUPED, table, unpack
 from fkjoin.codec.pairs import Pairs
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
-from fkjoin.stages import Counters, counters, owners, spread
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import GuardedStore
-from fkjoin.stages.owners import shown_outputs
+from fkjoin.stages.owners import owners, shown_outputs
+from fkjoin.stages.spread import spread
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
 from tests.support.flat_maps import Change, messages, recomputed, text

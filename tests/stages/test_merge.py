@@ -22,8 +22,9 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import NUMBERED, column, table
 from fkjoin.kafka.positions import OriginsOf, RootsOf
-from fkjoin.stages import Counters, merge
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import GuardedStore
+from fkjoin.stages.merge import merge
 from fkjoin.state import MemoryStore
 from tests.support.merging import ROWS, Event, apply, messages, overlaid
 from tests.support.queries import run, write_lines

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from fkjoin.codec import records, versions
 from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import LEFT, PART, SUBSCRIPTION, Operation
-from fkjoin.stages import Counters, answered, counters, gather, scatter
-from fkjoin.stages.gather import result_rows
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.gather import gather, result_rows
 from fkjoin.stages.invariants import expected_subscriptions
+from fkjoin.stages.scatter import answered, scatter
 from fkjoin.state import MemoryStore
 from tests.support.channels import Channel
 from tests.support.multi_join import Change, Joined, MemoryMultiJoin, batch_join, messages, of_rights, right_messages

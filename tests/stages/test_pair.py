@@ -11,8 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec.messages import Operation
-from fkjoin.stages import Counters, answers_by_key, counters, join_rows, pair, resolve
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import GuardedStore
+from fkjoin.stages.join_rows import join_rows
+from fkjoin.stages.pair import answers_by_key, pair
+from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
 from tests.support.pairing import HOWS, Event, Result, apply, joined, messages
 from tests.support.sampling import examples

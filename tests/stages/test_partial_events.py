@@ -20,9 +20,11 @@ from fkjoin.codec import tags, versions
 from fkjoin.codec.arrays import as_bytes, masked
 from fkjoin.codec.messages import JOINED, table
 from fkjoin.codec.rows import RowCodec
-from fkjoin.stages import Counters, counters, resolve
+from fkjoin.stages import counters
 from fkjoin.stages.complete import UNAVAILABLE, Complete
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import GuardedStore
+from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
 from tests.support.queries import run, table_of

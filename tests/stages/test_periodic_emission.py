@@ -16,7 +16,8 @@ from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import RESULT, Operation, table
 from fkjoin.errors import TopologyError
 from fkjoin.spark.clock import ClockReader
-from fkjoin.stages import Counters, pace
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.pace import pace
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
 from tests.support.stores import contents

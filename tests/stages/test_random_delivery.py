@@ -16,8 +16,12 @@ import pytest
 from fkjoin.codec import combined_key
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION
-from fkjoin.stages import Counters, join_rows, rekey, resolve, subscription
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import live_subscriptions
+from fkjoin.stages.join_rows import join_rows
+from fkjoin.stages.rekey import rekey
+from fkjoin.stages.resolve import resolve
+from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
 from tests.support.channels import Channel
 from tests.support.oracle import Change, Joined, apply, batch_join, messages

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import CHANGE, NUMBERED, table
-from fkjoin.stages import Counters, merge
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.merge import merge
 from fkjoin.stages.start_over import PASSED, StartOver, reached
 from fkjoin.state import MemoryStore, Store
 from tests.support.oracle import Change, apply

@@ -24,11 +24,17 @@ from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count
 from fkjoin.lowering.stage import let_through
 from fkjoin.plan import nodes as topology
-from fkjoin.stages import Counters, aggregate, counters, join_rows, merge, regroup, rekey, resolve, retention, subscription
+from fkjoin.stages import counters, retention
+from fkjoin.stages.aggregate import aggregate
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import GuardedStore
-from fkjoin.stages.merge import slots_of
-from fkjoin.stages.regroup import contributions
+from fkjoin.stages.join_rows import join_rows
+from fkjoin.stages.merge import merge, slots_of
+from fkjoin.stages.regroup import contributions, regroup
+from fkjoin.stages.rekey import rekey
+from fkjoin.stages.resolve import resolve
 from fkjoin.stages.retention import GONE
+from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
 from tests.support import child_rows, multi_join
 from tests.support.oracle import Change, Joined, apply, batch_join, messages, sides

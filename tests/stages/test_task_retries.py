@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from fkjoin import InvariantError
 from fkjoin.codec.messages import SUBSCRIPTION
-from fkjoin.stages import subscription
 from fkjoin.stages.invariants import GuardedStore, expected_subscriptions, live_subscriptions
+from fkjoin.stages.subscription import subscription
 from fkjoin.state import BucketStore, MemoryStore
 from tests.support.engine import LocalEngine
 from tests.support.operators import OPERATORS, Operator

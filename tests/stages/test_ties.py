@@ -18,7 +18,10 @@ from fkjoin import Table, fk_join
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import JOINED, LEFT, table
-from fkjoin.stages import Counters, counters, merge, resolve
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.merge import merge
+from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
 from fkjoin.testing import REORDER, AggregateTest, Change, EnrichTest, FlatMapTest, JoinTest, KeyJoinTest, event
 from tests.support import merging, multi_join

@@ -6,7 +6,9 @@ import pytest
 
 from fkjoin.codec import versions
 from fkjoin.codec.messages import Operation
-from fkjoin.stages import Counters, counters, rekey
+from fkjoin.stages import counters
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.rekey import rekey
 from fkjoin.state import Bytes, MemoryStore
 from tests.support.oracle import Change, batch_join, messages, sides
 from tests.support.replay.memory_join import MemoryJoin

@@ -38,7 +38,7 @@ from fkjoin.state import (
 )
 from fkjoin.state.folders import locked
 from fkjoin.state.index import RocksIndex
-from fkjoin.state.positions import Position
+from fkjoin.state.segments import Position
 from tests.support.places import ROOT
 from tests.support.sampling import examples
 from tests.support.stores import Log, array, batch, contents, flat, index_folder, index_of, key_of, write

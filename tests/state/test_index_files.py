@@ -11,9 +11,9 @@ import pytest
 from fkjoin.state import BucketStore, MemoryStore, database, pending
 from fkjoin.state.database import says
 from fkjoin.state.index import RocksIndex
-from fkjoin.state.positions import Position
 from fkjoin.state.protocol import SLICE_ROWS
 from fkjoin.state.seal import Seal
+from fkjoin.state.segments import Position
 from tests.support.stores import KEY, Log, array, batch, contents, index_folder, index_of, write
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from fkjoin.spark.index_home import index_home
 from fkjoin.state import BucketStore, StateError, pending, segments
-from fkjoin.state.positions import Position
 from fkjoin.state.private import private_folder, write_private
+from fkjoin.state.segments import Position
 from tests.support.stores import Log, array, batch, contents, index_of, key_of
 
 ELSEWHERE = "remove it, or choose another folder for the index \\(spark.fkjoin.index.dir\\)"

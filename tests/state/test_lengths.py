@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fkjoin.state.lengths import lengths, lengths_before
+from fkjoin.state.bucket import lengths, lengths_before
 from fkjoin.state.protocol import Bytes
 from tests.support.stores import array
 

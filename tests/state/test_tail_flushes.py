@@ -17,8 +17,8 @@ import pytest
 from fkjoin.state import BucketStore, MemoryStore, database, pending, prefix_range
 from fkjoin.state import index as index_module
 from fkjoin.state.index import RocksIndex
-from fkjoin.state.positions import Position
 from fkjoin.state.seal import Seal
+from fkjoin.state.segments import Position
 from tests.support.places import ROOT
 from tests.support.stores import KEY, Log, array, batch, contents, flat, index_of, key_of, write
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from fkjoin.codec.messages import column
 from fkjoin.codec.rows import RowCodec
-from fkjoin.stages import Counters, rekey
 from fkjoin.stages.children import Family, children
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.rekey import rekey
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
 from tests.support.oracle import Change, messages

@@ -19,7 +19,8 @@ from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.operator import StageName, StageProcessor
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec, WorkerStage
-from fkjoin.stages import Counters, How
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.join_rows import How
 from tests.support.oracle import Change, messages
 
 Envelopes = dict[int, list[bytes]]

@@ -21,7 +21,9 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import AggregateColumn, Fold
 from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
-from fkjoin.stages import Counters, aggregate, regroup
+from fkjoin.stages.aggregate import aggregate
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.regroup import regroup
 from fkjoin.state import MemoryStore
 from tests.support.changes import newest, take
 

@@ -12,10 +12,11 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import CHANGE, LEFT, NO_TIMESTAMP, table
 from fkjoin.codec.rows import RowCodec
-from fkjoin.stages import Counters, answered, gather, scatter
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.gather import gather
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.multi_join import KEY, Field, MultiJoin, Nested, Right
-from fkjoin.stages.scatter import foreign_keys, tagged
+from fkjoin.stages.scatter import answered, foreign_keys, scatter, tagged
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
 

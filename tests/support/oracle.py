@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import CHANGE, RESULT, table
-from fkjoin.stages import split_rows
+from fkjoin.stages.join_rows import split_rows
 from tests.support.changes import take
 
 LEFT, RIGHT = versions.identity("left"), versions.identity("right")

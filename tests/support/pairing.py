@@ -12,7 +12,7 @@ import pyarrow as pa
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, as_bytes
 from fkjoin.codec.messages import NUMBERED, table
-from fkjoin.stages import split_rows
+from fkjoin.stages.join_rows import split_rows
 from tests.support.changes import newest, take
 
 HOWS = ("inner", "left", "outer")

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table, fk_join
 from fkjoin.sinks.batches import Batch, Write
-from fkjoin.stages import How
+from fkjoin.stages.join_rows import How
 from tests.support.orders import tables
 from tests.support.queries import table_of
 

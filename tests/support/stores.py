@@ -12,8 +12,7 @@ import pyarrow as pa
 from fkjoin.codec.arrays import masked
 from fkjoin.state import BYTES, BucketStore, Page
 from fkjoin.state.index import RocksIndex
-from fkjoin.state.positions import Position
-from fkjoin.state.segments import Meta
+from fkjoin.state.segments import Meta, Position
 
 
 class Log:

@@ -11,7 +11,15 @@ from fkjoin.codec import pairs, versions
 from fkjoin.codec.arrays import BYTES, constant, take
 from fkjoin.codec.messages import CHANGE, EVENT, JOINED, NUMBERED, table
 from fkjoin.codec.rows import bytes_codec
-from fkjoin.stages import Counters, enrich, join_rows, merge, pair, regroup, resolve, scatter, spread
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.enrich import enrich
+from fkjoin.stages.join_rows import join_rows
+from fkjoin.stages.merge import merge
+from fkjoin.stages.pair import pair
+from fkjoin.stages.regroup import regroup
+from fkjoin.stages.resolve import resolve
+from fkjoin.stages.scatter import scatter
+from fkjoin.stages.spread import spread
 from fkjoin.state import MemoryStore
 from tests.support.oracle import Change
 

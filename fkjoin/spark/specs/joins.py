@@ -375,7 +375,6 @@ class ChildrenSpec(ByForeignKey):
             self.family,
             source=versions.identity(f"children {self.state.operator}"),
             every=self.every,
-            in_order=True,
             rights_in_order=self.rights_in_order,
             **self._times(messages),
         )

@@ -16,9 +16,8 @@ from fkjoin.codec.arrays import Bools, Bytes, Ints, after, as_bytes, masked, pre
 from fkjoin.codec.key_texts import json_text, keys_as_json
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec
-from fkjoin.stages import split_rows
 from fkjoin.stages.emit_on_change import DIGEST_BYTES
-from fkjoin.stages.join_rows import structs
+from fkjoin.stages.join_rows import split_rows, structs
 from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.retention import GONE
 from fkjoin.state import BYTES, Page, Reads, prefix_range

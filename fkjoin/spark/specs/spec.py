@@ -21,9 +21,9 @@ from fkjoin.codec.records import Records
 from fkjoin.errors import FormatError
 from fkjoin.spark.buckets import Payload
 from fkjoin.spark.specs.shown import Asked, Described, RecordForm, StoredColumns, pages
-from fkjoin.stages import Counters
 from fkjoin.stages.answer_rows import MakesRows, usable
 from fkjoin.stages.contribute import Carry, Contribute
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT
 from fkjoin.stages.slots import Slot
 from fkjoin.stages.start_over import StartOver, left_behind

@@ -21,25 +21,19 @@ from fkjoin.folds.members import ColumnForm
 from fkjoin.spark.specs import shown
 from fkjoin.spark.specs.shown import Described, Shown, rows_as_json
 from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec
-from fkjoin.stages import (
-    Counters,
-    How,
-    aggregate,
-    close,
-    enrich,
-    merge,
-    owners,
-    pace,
-    regroup,
-    spread,
-)
+from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.answer_rows import ContributeRows
-from fkjoin.stages.close import Closing, late
+from fkjoin.stages.close import Closing, close, late
 from fkjoin.stages.contribute import Contribute
-from fkjoin.stages.counters import EVENTS_IN, HIDDEN, LATE, STREAM_TIME, WITHOUT_ROW
+from fkjoin.stages.counters import EVENTS_IN, HIDDEN, LATE, STREAM_TIME, WITHOUT_ROW, Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT
-from fkjoin.stages.merge import shown_rows, slots_of
-from fkjoin.stages.owners import shown_outputs
+from fkjoin.stages.enrich import enrich
+from fkjoin.stages.join_rows import How
+from fkjoin.stages.merge import merge, shown_rows, slots_of
+from fkjoin.stages.owners import owners, shown_outputs
+from fkjoin.stages.pace import pace
+from fkjoin.stages.regroup import regroup
+from fkjoin.stages.spread import spread
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Reads, Store
 

@@ -18,7 +18,7 @@ from fkjoin.codec.arrays import BYTES, Bytes, Ints, as_bytes, codes, masked, pai
 from fkjoin.codec.messages import GROUPED, RESULT, column
 from fkjoin.spark.specs.shown import result
 from fkjoin.spark.specs.spec import Messages, StageSpec
-from fkjoin.stages import Counters
+from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import EmitDecision, entries
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.state import Store
@@ -60,13 +60,13 @@ class DistinctSpec(StageSpec):
         newest = np.full(len(keys), -1)
         newest[code[valid(new)]] = np.flatnonzero(valid(new))
         rows = as_bytes(pa.compute.if_else(pa.array(had), row, take(new, newest, newest >= 0)))
-        emission = EmitDecision.of(had, has, had & has).counted(count)
+        emission = EmitDecision.of(had, has, had & has, count)
         latest = np.where(held.exists, held.ts, np.iinfo(np.int64).min)
         np.maximum.at(latest, code, column(grouped, "ts").to_numpy())
         source = versions.identity(f"distinct {self.state.operator}")
-        version, emit = emission.own_versions(held, source, messages.now_ms), pa.array(emission.emit)
+        version = emission.own_versions(held, source, messages.now_ms)
         shown = masked(rows, has)
-        yield emission.results(keys.filter(emit), shown.filter(emit), version.filter(emit), latest[emission.emit])
+        yield emission.results(keys, shown, version, latest)
         body = paired(shown, pa.array([value.tobytes() for value in after.astype("<i8")], BYTES))
         due = messages.now_ms + self.state.retention_ms
         store.write(*entries(names, has, latest, version, body, gone=~has, due_ms=due))

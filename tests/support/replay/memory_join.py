@@ -9,7 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from fkjoin.codec.messages import CHANGE
-from fkjoin.stages import Counters, How, join_rows, rekey, resolve, subscription
+from fkjoin.stages.counters import Counters
+from fkjoin.stages.join_rows import How, join_rows
+from fkjoin.stages.rekey import rekey
+from fkjoin.stages.resolve import resolve
+from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
 from tests.support.oracle import Change, Joined, apply, sides
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fkjoin.stages import How
+from fkjoin.stages.join_rows import How
 from tests.support.places import ROOT
 
 TRACES = ROOT / "tests" / "traces"
