@@ -13,10 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from fkjoin import aggregates
-from fkjoin.analysis.bound import bind, schema_of
+from fkjoin.analysis.bound import Projection, bind, schema_of
 from fkjoin.analysis.checks import require_callables
 from fkjoin.analysis.planned import Call, Planned, Settings, telling_files
-from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.wanted import Wanted, aggregate_column, ordered_by_key
 from fkjoin.analysis.windows import windowed, without_window
 from fkjoin.errors import TopologyError

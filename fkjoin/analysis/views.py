@@ -12,12 +12,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
-from fkjoin.analysis.bound import Bound, bind
+from fkjoin.analysis.bound import Bound, Projection, bind
 from fkjoin.analysis.checks import as_emitted, refuse_same_name
 from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings
-from fkjoin.analysis.projection import Projection
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import ColumnTypeError, TopologyError

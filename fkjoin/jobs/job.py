@@ -14,10 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from fkjoin import sinks
-from fkjoin.analysis.bound import Scope
+from fkjoin.analysis.bound import Projection, Scope
 from fkjoin.analysis.delta_feed import columns_of
 from fkjoin.analysis.planned import Settings, called
-from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.sources import read_files
 from fkjoin.analysis.written import schema_of
 from fkjoin.checkpoint.begun import Begun, LearnedColumns

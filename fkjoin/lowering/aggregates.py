@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructType
 
 from fkjoin.analysis.attempt import Attempt, attempt
-from fkjoin.analysis.bound import Scope, bind
+from fkjoin.analysis.bound import Projection, Scope, bind
 from fkjoin.analysis.checks import (
     Deployment,
     as_emitted,
@@ -25,7 +25,6 @@ from fkjoin.analysis.checks import (
 from fkjoin.analysis.columns import column_of, resolve_column, said_once
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings, made_of
-from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.vectorize import scalar_of
 from fkjoin.analysis.windows import Closes, Window, sources_of, windowed
 from fkjoin.codec.expressions import Part
@@ -38,9 +37,8 @@ from fkjoin.kafka.repartition import (
     to_records,
 )
 from fkjoin.lowering.closing import closing_of, late_letters, with_time
-from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
-from fkjoin.lowering.table_plan import TablePlan, pack_rows
+from fkjoin.lowering.table_plan import TablePlan, paced, pack_rows, table_of
 from fkjoin.lowering.workers import contributing, packed_contributions
 from fkjoin.plan.nodes import Aggregate, fired, generated_name, read_from
 from fkjoin.plan.optimizer import aggregate_reads_answers

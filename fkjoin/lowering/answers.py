@@ -1,4 +1,4 @@
-"""A join's answers before resolve, and rows made of them, for operators that read the join."""
+"""A join's answers before resolve: what they have of both rows, and rows made of them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,183 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from fkjoin.analysis.bound import Bound
+from fkjoin.analysis.attempt import letters
+from fkjoin.analysis.bound import Bound, for_workers, schema_of
+from fkjoin.analysis.joiner import BoundJoiner
 from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned, with_visible
 from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.joiner import Joining, evaluated
-from fkjoin.lowering.pruning import Kept, narrow, with_needed
+from fkjoin.codec.vectors import Columns
 from fkjoin.plan.nodes import Join, fired
-from fkjoin.plan.optimizer import N, Off, answers_keep_what_is_read
-from fkjoin.plan.physical import Counted, MessagesOnly, Physical, by_spark
-from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ, RESOLVE_MAKES_ROWS
-from fkjoin.spark.frame import LEFT_GONE, PACKED_KEY
+from fkjoin.plan.optimizer import J, N, Off, answers_keep_what_is_read, join_keeps_what_it_needs
+from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, by_spark
+from fkjoin.plan.rules import (
+    ANSWERS_KEEP_WHAT_IS_READ,
+    JOIN_KEEPS_WHAT_IT_NEEDS,
+    RESOLVE_MAKES_ROWS,
+)
+from fkjoin.spark.frame import (
+    DELETED,
+    KEY,
+    LEFT_GONE,
+    PACKED_KEY,
+    PROBLEM,
+    ROW,
+    SOURCE,
+    TS,
+    VERSION,
+)
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.schemas import arrow_schema
+from fkjoin.spark.schemas import arrow_schema, spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages.answer_rows import RowMaker
 from fkjoin.stages.contribute import Fields, Place
+
+
+class Kept(NamedTuple):
+    """Columns that are kept of both rows of a join."""
+
+    left: pa.Schema
+    right: pa.Schema
+
+
+def with_needed(node: J, off: Off, joiner: BoundJoiner, whole: Kept) -> tuple[J, Kept]:
+    """A join after the rule for what its joiner reads, and what is kept of both rows."""
+    less = needed(joiner, whole)
+    obstacle = less if isinstance(less, str) else None
+    node = join_keeps_what_it_needs(node, off, obstacle)
+    if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
+        return node, less
+    return node, whole
+
+
+def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
+    """Find what the joiner needs of the rows; or say why it needs all of them."""
+    if joiner.both_rows:
+        return "the rows themselves are wanted"
+    if joiner.bound is None:
+        return "the joiner is a function, and may read any column"
+    read: dict[str, list[Path]] = {"left": [], "right": []}
+    for expression in joiner.bound:
+        for side, *path in expression.paths:
+            if side in read:
+                read[side].append(tuple(path))
+    less = Kept(narrow(whole.left, read["left"]), narrow(whole.right, read["right"]))
+    return less if less != whole else "the joiner reads every column"
+
+
+def narrow(schema: pa.Schema, paths: Iterable[Path]) -> pa.Schema:
+    """The fields at the paths, in the schema's order.
+
+    There is one at least, so that a row can be told from none.
+    """
+    wanted = list(paths)
+    if () in wanted:
+        return schema
+    fields = []
+    for column in schema:
+        below = [path[1:] for path in wanted if path[0] == column.name]
+        if below and pa.types.is_struct(column.type):
+            inner = narrow(pa.schema(list(column.type)), below)
+            fields.append(pa.field(column.name, pa.struct(list(inner))))
+        elif below:
+            fields.append(column)
+    return pa.schema(fields or [min(schema, key=_size)])
+
+
+def _size(field: pa.Field) -> int:
+    """The room that a field takes."""
+    try:
+        return int(field.type.bit_width)
+    except ValueError:  # as large as what is in it
+        return 1 << 30
+
+
+def evaluated(name: str, joiner: BoundJoiner) -> Columns | str:
+    """The joiner of the join ``name`` for workers; or why Spark has to evaluate it."""
+    if joiner.bound is None:
+        return "the joiner is a function"
+    kinds = schema_of(joiner.bound)
+    if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
+        return "its one column is a struct, and may be null"
+    columns = dict(zip(kinds.names, joiner.bound, strict=True))
+    return for_workers(columns, f"joiner of {name}") or "the joiner is left to Spark"
+
+
+@dataclass(frozen=True)
+class Joining:
+    """The making of joined rows of answers, and the fate of answers on which the joiner throws."""
+
+    name: str
+    """The join's."""
+    joiner: BoundJoiner
+
+    def joined(self, answers: Physical, unpack: UnpackAnswers) -> Physical:
+        """Answers with the joiner's struct ``row``, or one of both rows; null without a result.
+
+        With a ``problem`` where the joiner throws, and, of answers that have their keys' columns, a
+        ``letter``: why it does.  ``on_error="fail"`` needs these columns.
+        """
+        named = unpack.named is not None
+        unpacked = InWorkers(answers, unpack, spark_schema(unpack.schema))
+        return by_spark(lambda frame: self._with_rows(frame, named=named), unpacked)
+
+    def _with_rows(self, answers: DataFrame, *, named: bool) -> DataFrame:
+        tried = self.joiner.tried
+        columns = ["key", "version", "ts", "gone"]
+        if named:
+            columns = ["named", "left", "right", *columns]
+        problem = F.lit(None).cast("string") if tried.problem is None else tried.problem
+        letter = []
+        if named and tried.reason is not None:
+            letter = [tried.reason.alias("letter")]
+        row = F.when(F.col("matched"), self.joiner.row).alias("row")
+        rows = self.joiner.on(answers)
+        return rows.select(*columns, row, problem.alias("problem"), *letter, "counter", "count")
+
+    def before_resolve(self, answers: Physical, unpack: UnpackAnswers) -> Physical:
+        """The joined rows before resolve: a table's rows with ``PACKED_KEY`` and ``LEFT_GONE``.
+
+        ``unpack`` names the key.
+        """
+        return by_spark(_as_frame, self.joined(answers, unpack))
+
+    def letters(self, answers: Physical, unpack: UnpackAnswers) -> tuple[Physical, ...]:
+        """The rows that dead letters come from, of answers on which the joiner throws.
+
+        ``unpack`` names the key.
+        """
+        if self.joiner.tried.reason is None:
+            return ()
+        return (by_spark(self._letters, self.joined(answers, unpack)),)
+
+    def _letters(self, joined: DataFrame) -> DataFrame:
+        rows = joined.select(F.col("named").alias(KEY), "left", "right", "letter")
+        return letters(rows, F.col("letter"), self.name, F.struct("left", "right"))
+
+
+def _as_frame(joined: DataFrame) -> DataFrame:
+    row = F.col("row")
+    return joined.select(
+        F.col("named").alias(KEY),
+        row.alias(ROW),
+        row.isNull().alias(DELETED),
+        F.col("version").alias(VERSION),
+        F.lit(None).cast("binary").alias(SOURCE),
+        F.col("ts").alias(TS),
+        F.col("problem").alias(PROBLEM),
+        F.col("key").alias(PACKED_KEY),
+        F.col("gone").alias(LEFT_GONE),
+    )
+
 
 ALL_READ = "every column is read"
 

@@ -18,10 +18,9 @@ from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
 from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.stage import let_through, state_spec
-from fkjoin.lowering.table_plan import TablePlan
+from fkjoin.lowering.table_plan import TablePlan, paced, table_of
 from fkjoin.plan.nodes import Children, generated_name
 from fkjoin.plan.physical import Counted, Stage, union
 from fkjoin.spark.names import require_apart

@@ -16,7 +16,7 @@ from fkjoin.analysis.extractor import require_key
 from fkjoin.analysis.planned import Planned, Settings
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
-from fkjoin.lowering.pruning import narrow
+from fkjoin.lowering.answers import narrow
 from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_rows, stages_of
 from fkjoin.lowering.workers import packed_rows

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raw
-from fkjoin.analysis.bound import Scope, bind
+from fkjoin.analysis.bound import Projection, Scope, bind
 from fkjoin.analysis.checks import (
     as_emitted,
     described,
@@ -21,11 +21,9 @@ from fkjoin.analysis.checks import (
 )
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings, made_of, with_visible
-from fkjoin.analysis.projection import Projection
 from fkjoin.errors import ColumnTypeError, FkJoinError, TopologyError
-from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, packed, state_spec
-from fkjoin.lowering.table_plan import TablePlan
+from fkjoin.lowering.table_plan import TablePlan, paced, table_of
 from fkjoin.plan.nodes import FlatMap, generated_name, read_from, starts_over
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION

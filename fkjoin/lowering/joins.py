@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.vectorize import moved
+from fkjoin.codec.vectors import Where
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
-from fkjoin.lowering.answers import JoinAnswers, JoinRows
-from fkjoin.lowering.ends import paced, table_of
-from fkjoin.lowering.filters import without
+from fkjoin.lowering.answers import JoinAnswers, JoinRows, Kept
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
-from fkjoin.lowering.pruning import Kept
 from fkjoin.lowering.stage import let_through, state_spec
-from fkjoin.lowering.table_plan import TablePlan, stages_of
+from fkjoin.lowering.table_plan import TablePlan, paced, stages_of, table_of
+from fkjoin.lowering.workers import stepped
 from fkjoin.plan.nodes import Join
-from fkjoin.plan.optimizer import resolve_makes_rows
+from fkjoin.plan.optimizer import Off, resolve_makes_rows
 from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
+from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.buckets import ENVELOPE
+from fkjoin.spark.frame import DELETED, KEY, ROW
 from fkjoin.spark.packing import CopyRights, PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined
-from fkjoin.stages.contribute import Carry
+from fkjoin.stages.contribute import Carry, Place
 
 
 def plan_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
@@ -289,3 +294,48 @@ def packed_joined(rows: Physical, pack: PackJoined) -> Physical:
     """Joined rows that Spark has made, packed for resolve."""
     columns = ("key", "version", "ts", "gone", "row", "problem", "counter", "count")
     return InWorkers(by_spark(lambda frame: frame.select(*columns), rows), pack, ENVELOPE)
+
+
+def without(
+    table: TablePlan, condition: Bound, places: Mapping[str, Place], off: Off
+) -> TablePlan | str:
+    """The table without the rows for which the condition does not hold; or why it has them.
+
+    *Law*: the filtered join is the same.  A row that the condition rules out has no result, so its
+    table may as well lack it.  The filter stays above the join, too, for rows that came before the
+    rule was on.
+
+    ``places``: fields of the table's rows, by the columns that the condition names.
+    """
+    if any(join is not None for join in (table.join, table.answers, table.multi)):
+        return f"{table.name} is made of a join"
+    rows = by_spark(partial(_held, condition, places), table.rows)
+    undecoded = None if WORKERS_EVALUATE_STEPS in off else table.undecoded
+    if undecoded is not None:
+        paths = {name.lower(): path for name, (_, path) in places.items()}
+        vector = condition.vector
+        if vector is not None:
+            vector = moved(vector, paths, table.planned.scope.schema)
+        if vector is None:
+            return "the condition is left to Spark"
+        where = Where(vector, f"filter below a join of {table.name}")
+        undecoded = undecoded._replace(reading=stepped(undecoded).then((where,)))
+    return replace(table, rows=rows, packed=None, settled=None, undecoded=undecoded)
+
+
+def _held(condition: Bound, places: Mapping[str, Place], rows: DataFrame) -> DataFrame:
+    # Texts of joined rows have no collation, whatever the table's texts have.
+    kinds = condition.scope.frame.schema
+    named = {}
+    for name, (side, path) in places.items():
+        named[name] = _field(side, path).cast(kinds[name].dataType)
+    stays = ~F.col(DELETED) & F.coalesce(condition.column, F.lit(False))
+    held = {ROW: F.when(stays, F.col(ROW)), DELETED: ~stays}
+    return rows.withColumns(named).withColumns(held).select(rows.columns)
+
+
+def _field(side: str, path: tuple[str, ...]) -> Column:
+    column = F.col(KEY if side == "key" else ROW)
+    for name in path:
+        column = column.getField(name)
+    return column

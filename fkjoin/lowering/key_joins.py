@@ -23,12 +23,10 @@ from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
 from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.ends import paced, table_of
-from fkjoin.lowering.joiner import Joining, evaluated
+from fkjoin.lowering.answers import Joining, Kept, evaluated, with_needed
 from fkjoin.lowering.joins import packed_joined
-from fkjoin.lowering.pruning import Kept, with_needed
 from fkjoin.lowering.stage import counted, let_through, state_spec
-from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_rows
+from fkjoin.lowering.table_plan import TablePlan, dead_of_all, paced, pack_rows, table_of
 from fkjoin.lowering.workers import packed_rows
 from fkjoin.plan.nodes import KeyJoin, generated_name
 from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Union

@@ -16,12 +16,10 @@ from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.answers import ALL_READ
-from fkjoin.lowering.ends import paced, table_of
+from fkjoin.lowering.answers import ALL_READ, narrow
 from fkjoin.lowering.foreign_keys import JoinSides, packed_left_rows, packed_right_rows
-from fkjoin.lowering.pruning import narrow
 from fkjoin.lowering.stage import let_through, rows_of, state_spec
-from fkjoin.lowering.table_plan import Joins, TablePlan, pack_changes
+from fkjoin.lowering.table_plan import Joins, TablePlan, paced, pack_changes, table_of
 from fkjoin.plan.nodes import Join, fired, shares_stages
 from fkjoin.plan.optimizer import (
     N,

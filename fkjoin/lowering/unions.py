@@ -15,9 +15,8 @@ from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.lowering.aggregates import AggregateBound
-from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, packed, state_spec
-from fkjoin.lowering.table_plan import TablePlan, pack_rows
+from fkjoin.lowering.table_plan import TablePlan, paced, pack_rows, table_of
 from fkjoin.plan.base import periodic
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, generated_name, origins
 from fkjoin.plan.physical import Union

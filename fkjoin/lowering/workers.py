@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fkjoin.analysis.bound import Projection
 from fkjoin.analysis.planned import Undecoded
-from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.stage import packed

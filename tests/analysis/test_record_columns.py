@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.record_columns import with_change_columns
+from fkjoin.analysis.topics import with_change_columns
 from fkjoin.kafka import Debezium, Json
 from tests.support.places import ROOT
 from tests.support.sampling import sampled
