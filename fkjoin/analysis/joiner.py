@@ -51,6 +51,8 @@ class BoundJoiner:
     These have the structs ``left`` and ``right``, ``matched``, and ``named``, the left key.
     """
 
+    name: str
+    """The join's."""
     row: Column
     """The joined row, a struct; it may be null."""
     result: StructType
@@ -82,7 +84,7 @@ def bound_joiner(
     """
     if joiner is None:
         row = F.struct("left", "right")
-        return BoundJoiner(row, struct_type_of(rows, row), NOTHING)
+        return BoundJoiner(name, row, struct_type_of(rows, row), NOTHING)
     if is_function(joiner):
         return _by_function(name, joiner, rows, on_error)
     sides = pa.schema(
@@ -102,7 +104,7 @@ def bound_joiner(
             *[column.alias(field.name) for column, field in zip(tried.columns, kinds, strict=True)]
         )
         result = kinds
-    return BoundJoiner(row, result, tried, bound)
+    return BoundJoiner(name, row, result, tried, bound)
 
 
 def written_out(
@@ -179,7 +181,8 @@ def _by_function(
         problem = F.when(thrown.isNotNull(), raising(f"joiner of {name}", F.col("named"), thrown))
     result = struct_type_of(rows.withColumn(_CALLED, call), row)
     reason = F.concat(F.lit("joiner: "), thrown)
-    return BoundJoiner(row, result, Attempt((row,), lambda: problem, lambda: reason), None, call)
+    tried = Attempt((row,), lambda: problem, lambda: reason)
+    return BoundJoiner(name, row, result, tried, None, call)
 
 
 def _catching(

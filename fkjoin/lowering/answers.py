@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -54,16 +54,6 @@ class Kept(NamedTuple):
     right: pa.Schema
 
 
-def with_needed(node: J, off: Off, joiner: BoundJoiner, whole: Kept) -> tuple[J, Kept]:
-    """A join after the rule for what its joiner reads, and what is kept of both rows."""
-    less = needed(joiner, whole)
-    obstacle = less if isinstance(less, str) else None
-    node = join_keeps_what_it_needs(node, off, obstacle)
-    if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
-        return node, less
-    return node, whole
-
-
 def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
     """Find what the joiner needs of the rows; or say why it needs all of them."""
     if joiner.both_rows:
@@ -106,24 +96,31 @@ def _size(field: pa.Field) -> int:
         return 1 << 30
 
 
-def evaluated(name: str, joiner: BoundJoiner) -> Columns | str:
-    """The joiner of the join ``name`` for workers; or why Spark has to evaluate it."""
+def evaluated(joiner: BoundJoiner) -> Columns | str | None:
+    """The joiner for workers, or why Spark has to evaluate it; None without one."""
+    if joiner.both_rows:
+        return None
     if joiner.bound is None:
         return "the joiner is a function"
     kinds = schema_of(joiner.bound)
     if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
         return "its one column is a struct, and may be null"
     columns = dict(zip(kinds.names, joiner.bound, strict=True))
-    return for_workers(columns, f"joiner of {name}") or "the joiner is left to Spark"
+    return for_workers(columns, f"joiner of {joiner.name}") or "the joiner is left to Spark"
 
 
-@dataclass(frozen=True)
-class Joining:
-    """The making of joined rows of answers, and the fate of answers on which the joiner throws."""
+@dataclass(frozen=True, eq=False)
+class JoinedTables(Generic[J]):
+    """A join of two tables: what is kept of their rows, and the rows that the joiner makes."""
 
-    name: str
-    """The join's."""
-    joiner: BoundJoiner
+    planned: Planned
+    node: J
+    """With the rules that have fired in its inputs, and its own so far."""
+
+    @cached_property
+    def kept(self) -> Kept:
+        """Columns that are kept of both rows."""
+        return self._needed[1]
 
     def joined(self, answers: Physical, unpack: UnpackAnswers) -> Physical:
         """Answers with the joiner's struct ``row``, or one of both rows; null without a result.
@@ -135,8 +132,37 @@ class Joining:
         unpacked = InWorkers(answers, unpack, spark_schema(unpack.schema))
         return by_spark(lambda frame: self._with_rows(frame, named=named), unpacked)
 
+    def letters(self, answers: Physical) -> tuple[Physical, ...]:
+        """The rows that dead letters come from, of answers on which the joiner throws."""
+        if self._joiner.tried.reason is None:
+            return ()
+        return (by_spark(self._letters, self.joined(answers, self._unpack(self._key))),)
+
+    @property
+    def _joiner(self) -> BoundJoiner:
+        return self.planned.bound.joiner
+
+    @cached_property
+    def _key(self) -> pa.Schema:
+        return arrow_schema("left", self.planned.inputs[0].key_type)
+
+    @cached_property
+    def _needed(self) -> tuple[J, Kept]:
+        """The node after the rule for what the joiner reads, and what is kept of both rows."""
+        left, right = (table.row_type for table in self.planned.inputs)
+        whole = Kept(arrow_schema("left", left), arrow_schema("right", right))
+        less = needed(self._joiner, whole)
+        obstacle = less if isinstance(less, str) else None
+        node = join_keeps_what_it_needs(self.node, self.planned.bound.settings.off, obstacle)
+        if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
+            return node, less
+        return node, whole
+
+    def _unpack(self, named: pa.Schema | None) -> UnpackAnswers:
+        return UnpackAnswers(self.kept.left, self.kept.right, self.node.how, named)
+
     def _with_rows(self, answers: DataFrame, *, named: bool) -> DataFrame:
-        tried = self.joiner.tried
+        joiner, tried = self._joiner, self._joiner.tried
         columns = ["key", "version", "ts", "gone"]
         if named:
             columns = ["named", "left", "right", *columns]
@@ -144,29 +170,13 @@ class Joining:
         letter = []
         if named and tried.reason is not None:
             letter = [tried.reason.alias("letter")]
-        row = F.when(F.col("matched"), self.joiner.row).alias("row")
-        rows = self.joiner.on(answers)
+        row = F.when(F.col("matched"), joiner.row).alias("row")
+        rows = joiner.on(answers)
         return rows.select(*columns, row, problem.alias("problem"), *letter, "counter", "count")
-
-    def before_resolve(self, answers: Physical, unpack: UnpackAnswers) -> Physical:
-        """The joined rows before resolve: a table's rows with ``PACKED_KEY`` and ``LEFT_GONE``.
-
-        ``unpack`` names the key.
-        """
-        return by_spark(_as_frame, self.joined(answers, unpack))
-
-    def letters(self, answers: Physical, unpack: UnpackAnswers) -> tuple[Physical, ...]:
-        """The rows that dead letters come from, of answers on which the joiner throws.
-
-        ``unpack`` names the key.
-        """
-        if self.joiner.tried.reason is None:
-            return ()
-        return (by_spark(self._letters, self.joined(answers, unpack)),)
 
     def _letters(self, joined: DataFrame) -> DataFrame:
         rows = joined.select(F.col("named").alias(KEY), "left", "right", "letter")
-        return letters(rows, F.col("letter"), self.name, F.struct("left", "right"))
+        return letters(rows, F.col("letter"), self.node.name, F.struct("left", "right"))
 
 
 def _as_frame(joined: DataFrame) -> DataFrame:
@@ -261,12 +271,9 @@ def _after(step: ViewStep, visible: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class JoinAnswers(ABC):
+class JoinAnswers(JoinedTables[Join], ABC):
     """A join of two tables, as operators read it; its parts are made when they are asked for."""
 
-    planned: Planned
-    node: Join
-    """With the rules that have fired in its inputs, and its own so far."""
     _read: dict[str, Answers] = field(default_factory=dict, init=False, repr=False)
     """Whole answers, by their readers."""
 
@@ -282,11 +289,6 @@ class JoinAnswers(ABC):
     def fields(self) -> Mapping[str, Place]:
         """Columns of a joined row and its key; none where they are more than the rows' fields."""
         return self.bound.fields or {}
-
-    @cached_property
-    def kept(self) -> Kept:
-        """Columns that are kept of both rows."""
-        return self._needed[1]
 
     @property
     def whole(self) -> Fields:
@@ -342,9 +344,9 @@ class JoinAnswers(ABC):
         """The join, without rows of a table that a condition of its rows rules out; or why not."""
 
     def before_resolve(self, answers: Answers) -> Physical:
-        """The rows before resolve, by Spark."""
+        """The rows before resolve, by Spark: with ``PACKED_KEY`` and ``LEFT_GONE``."""
         unpack = UnpackAnswers(answers.fields.left, answers.fields.right, self.node.how, self._key)
-        return self._joining.before_resolve(answers.counted, unpack)
+        return by_spark(_as_frame, self.joined(answers.counted, unpack))
 
     @cached_property
     def maker(self) -> RowMaker | str:
@@ -352,9 +354,7 @@ class JoinAnswers(ABC):
         why = self.bound.settings.off.get(RESOLVE_MAKES_ROWS)
         if why is not None:
             return why
-        if self.bound.joiner.both_rows:
-            return RowMaker(None)
-        columns = evaluated(self.node.name, self.bound.joiner)
+        columns = evaluated(self.bound.joiner)
         return columns if isinstance(columns, str) else RowMaker(columns)
 
     def narrowed(self, node: N, off: Off, places: Iterable[Place] | None) -> tuple[N, Answers]:
@@ -377,26 +377,8 @@ class JoinAnswers(ABC):
     def _envelopes(self, columns: Kept | None) -> Physical:
         """The answers with these columns of both rows; None: with all that is kept."""
 
-    @property
-    def _joining(self) -> Joining:
-        return Joining(self.node.name, self.bound.joiner)
-
-    @cached_property
-    def _key(self) -> pa.Schema:
-        return arrow_schema("left", self.planned.inputs[0].key_type)
-
-    @cached_property
-    def _needed(self) -> tuple[Join, Kept]:
-        """The node after the rule for what the joiner reads, and what is kept of both rows."""
-        left, right = (table.row_type for table in self.planned.inputs)
-        whole = Kept(arrow_schema("left", left), arrow_schema("right", right))
-        return with_needed(self.node, self.bound.settings.off, self.bound.joiner, whole)
-
     def _fields(self, columns: Kept) -> Fields:
         return Fields(self._key, columns.left, columns.right, self.node.how)
-
-    def _unpack(self, columns: Kept, named: pa.Schema | None) -> UnpackAnswers:
-        return UnpackAnswers(columns.left, columns.right, self.node.how, named)
 
     @property
     def _before(self) -> tuple[str, ...]:

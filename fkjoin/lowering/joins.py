@@ -92,8 +92,7 @@ class JoinPlan(JoinAnswers):
         dead = self._sides.dead(self.node.name)
         if self.bound.fields is not None or self.left.on_error != "dead-letter":
             return dead  # fields cannot throw
-        unpack = self._unpack(self.kept, self._key)
-        return (*dead, *self._joining.letters(self.answers().counted, unpack))
+        return (*dead, *self.letters(self.answers().counted))
 
     def plan(self) -> TablePlan:
         """The table of the joined rows."""
@@ -275,9 +274,7 @@ class JoinPlan(JoinAnswers):
             both = StructType([StructField(name, kind) for name, kind in sides.items()])
             return _Joined(node, envelopes, None, tuple(self.kept), both)
         fails = self.left.on_error == "fail"
-        rows = self._joining.joined(
-            envelopes, self._unpack(self.kept, self._key if fails else None)
-        )
+        rows = self.joined(envelopes, self._unpack(self._key if fails else None))
         result = self.left.columns_of(rows)["row"].dataType
         schema = arrow_schema("joiner", result)
         maker = self.maker

@@ -23,7 +23,7 @@ from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
 from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.answers import Joining, Kept, evaluated, with_needed
+from fkjoin.lowering.answers import JoinedTables, evaluated
 from fkjoin.lowering.joins import packed_joined
 from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, paced, pack_rows, table_of
@@ -110,16 +110,25 @@ def _require_one_key(left: Planned, right: Planned) -> None:
 
 def plan_key_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
     """The join of two tables by primary key."""
-    return _KeyJoin(planned, left, right).plan()
+    assert isinstance(planned.node, KeyJoin)
+    columns = evaluated(planned.bound.joiner)
+    node = replace(
+        planned.node,
+        left=left.node,
+        right=right.node,
+        left_to_spark=columns if isinstance(columns, str) else None,
+    )
+    return _KeyJoin(planned, node, left, right, columns).plan()
 
 
 @dataclass(frozen=True, eq=False)
-class _KeyJoin:
+class _KeyJoin(JoinedTables[KeyJoin]):
     """A join by primary key of two tables."""
 
-    planned: Planned
     left: TablePlan
     right: TablePlan
+    columns: Columns | str | None
+    """The joiner for workers, or why it is left to Spark; None without one."""
 
     def plan(self) -> TablePlan:
         """The table of the joined rows."""
@@ -128,51 +137,22 @@ class _KeyJoin:
         results = paced(self.planned, self._results, about, joiner=node.joiner)
         unpack = UnpackResults(self._key, self._rows, node.versions)
         tables = self.left, self.right
-        dead = (*dead_of_all(*tables), *self._letters)
+        dead = (*dead_of_all(*tables), *self._dead)
         return table_of(self.planned, node, results, unpack, *tables, dead=dead)
 
     @property
     def _bound(self) -> KeyJoinBound:
         return self.planned.bound
 
-    @cached_property
-    def _needed(self) -> tuple[KeyJoin, Kept]:
-        """The node after the rule for what the joiner reads, and what is kept of both rows."""
-        assert isinstance(self.planned.node, KeyJoin)
-        columns = self._columns
-        left = arrow_schema("left", self.left.row_type)
-        whole = Kept(left, arrow_schema("right", self.right.row_type))
-        node = replace(
-            self.planned.node,
-            left=self.left.node,
-            right=self.right.node,
-            left_to_spark=columns if isinstance(columns, str) else None,
-        )
-        return with_needed(node, self._bound.settings.off, self._bound.joiner, whole)
-
     @property
     def _node(self) -> KeyJoin:
         return self._needed[0]
-
-    @property
-    def _kept(self) -> Kept:
-        return self._needed[1]
-
-    @cached_property
-    def _columns(self) -> Columns | str | None:
-        """The joiner for workers, or why it is left to Spark; None without one."""
-        joiner = self._bound.joiner
-        return None if joiner.both_rows else evaluated(self.planned.name, joiner)
-
-    @cached_property
-    def _key(self) -> pa.Schema:
-        return arrow_schema("left", self.left.key_type)
 
     @cached_property
     def _rows(self) -> tuple[pa.Schema, ...]:
         """The schema of results; without a joiner, the columns of both rows."""
         if self._bound.joiner.both_rows:
-            return self._kept
+            return self.kept
         return (arrow_schema("joiner", self.planned.row_type),)
 
     @property
@@ -185,13 +165,13 @@ class _KeyJoin:
         """The rows of both tables, packed."""
         sides = []
         for number, table in enumerate((self.left, self.right)):
-            pack = pack_rows(table, self._kept[number], self._bound.settings, number=number)
+            pack = pack_rows(table, self.kept[number], self._bound.settings, number=number)
             sides.append(packed_rows(table, pack))
         return Union(tuple(sides))
 
     def _state(self, kind: type[StageSpec], materialized: str | None = None) -> StateSpec:
         node = self._node
-        left, right = self._kept
+        left, right = self.kept
         bound_to = {
             "how": node.how,
             "materialized": materialized,
@@ -216,9 +196,9 @@ class _KeyJoin:
 
     def _pair(self, materialized: str | None, *, answers: bool) -> PairSpec:
         node, makes = self._node, None
-        if isinstance(self._columns, Columns):
-            fields = Fields(self._key, *self._kept, node.how)
-            rows = AnswerRows(fields, RowMaker(self._columns), self.left.on_error == "fail")
+        if isinstance(self.columns, Columns):
+            fields = Fields(self._key, *self.kept, node.how)
+            rows = AnswerRows(fields, RowMaker(self.columns), self.left.on_error == "fail")
             makes = Joined(rows, self._rows[0])
         return PairSpec(
             self._state(PairSpec, materialized),
@@ -237,9 +217,8 @@ class _KeyJoin:
         if node.left_to_spark is None:
             return counted(self._packed, self._pair(node.materialized, answers=False))
         named = self._key if self.left.on_error == "fail" else None
-        unpack = UnpackAnswers(*self._kept, node.how, named)
         answers = Stage(self._packed, self._pair(None, answers=True))
-        rows = self._joining.joined(answers, unpack)
+        rows = self.joined(answers, self._unpack(named))
         pack = PackJoined(self._rows[0], self._bound.settings.buckets)
         resolve = ResolveSpec(
             self._state(ResolveSpec, node.materialized),
@@ -252,18 +231,12 @@ class _KeyJoin:
         return Counted(resolved, node.name, ("pair", "resolve"))
 
     @property
-    def _joining(self) -> Joining:
-        return Joining(self._node.name, self._bound.joiner)
-
-    @property
-    def _letters(self) -> tuple[Physical, ...]:
+    def _dead(self) -> tuple[Physical, ...]:
         """The rows that dead letters come from, on which the joiner throws.
 
         They have a stage of their own.
         """
-        if self.left.on_error != "dead-letter" or self._bound.joiner.tried.reason is None:
+        if self.left.on_error != "dead-letter":
             return ()
         pairs = Stage(self._packed, self._pair(None, answers=True))
-        answers = MessagesOnly(Counted(pairs, f"{self._node.name}-answers", ("pair",)))
-        unpack = UnpackAnswers(*self._kept, self._node.how, self._key)
-        return self._joining.letters(answers, unpack)
+        return self.letters(MessagesOnly(Counted(pairs, f"{self._node.name}-answers", ("pair",))))
