@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
+from pyspark.sql.types import DataType, StructType
 
 from fkjoin import aggregates
 from fkjoin.analysis.bound import Projection, bind, schema_of
-from fkjoin.analysis.checks import require_callables
+from fkjoin.analysis.checks import name_of, require_callables
+from fkjoin.analysis.joiner import RETURNS
 from fkjoin.analysis.planned import Call, Planned, Settings, telling_files
 from fkjoin.analysis.wanted import Wanted, aggregate_column, ordered_by_key
 from fkjoin.analysis.windows import windowed, without_window
@@ -31,12 +32,6 @@ _Table = TypeVar("_Table")
 
 Expressed = (str, Column)
 """The types in which an expression is given."""
-_TYPES: dict[type, DataType] = {
-    bool: BooleanType(),
-    int: LongType(),
-    float: DoubleType(),
-    str: StringType(),
-}
 
 
 class Grouped(Generic[_Table]):
@@ -384,7 +379,7 @@ class _Grouping:
     ) -> Planned:
         """See ``Grouped.aggregate``."""
         require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
-        kind = _TYPES.get(type(start())) if returns is None else returns
+        kind = RETURNS.get(type(start())) if returns is None else returns
         if kind is None:
             raise TopologyError(
                 "returns: give the aggregate's Spark type, such as 'array<string>'; "
@@ -469,11 +464,9 @@ class _Grouping:
         lower_value = tuple(map(str.lower, value.schema.names))
         return Evaluating(part, lower_key, lower_value, self.plain)
 
-    def _project(self, argument: str, columns: Expressions) -> Projection:
-        return Projection.of(argument, columns, self.table.scope)
-
     def _whole_row(self) -> Projection:
-        return self._project("value", [F.col(quoted(item)) for item in self.table.row_type.names])
+        columns = [F.col(quoted(item)) for item in self.table.row_type.names]
+        return Projection.of("value", columns, self.table.scope)
 
     def _numbered(self, needed: dict[str, Expression], key: list[str]) -> Projection:
         """The columns that aggregates need, the rows' key's last, called ``v0``, ``v1``, …."""
@@ -493,11 +486,7 @@ def _grouped(method: str, table: Planned, *, arguments: Mapping[str, Any], **by:
 
 
 def _text_of(step: Any) -> str:
-    return text(step) if isinstance(step, Expressed) else _named(step)
-
-
-def _named(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)
+    return text(step) if isinstance(step, Expressed) else name_of(step)
 
 
 def _row(columns: Any) -> Row:

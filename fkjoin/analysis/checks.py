@@ -30,10 +30,15 @@ def is_function(value: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
     return callable(value) and not isinstance(value, Column)
 
 
+def name_of(function: Any) -> str:
+    """The name of a function, or of the class of what is called like one."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def described(function: Extractor | Joiner, *arguments: str) -> str:
     """The text of an extractor or joiner in ``describe()``."""
     if is_function(function):
-        return f"{getattr(function, '__name__', type(function).__name__)}({', '.join(arguments)})"
+        return f"{name_of(function)}({', '.join(arguments)})"
     return ", ".join(text(item) for item in listed(function))
 
 
@@ -51,8 +56,7 @@ def require_takes(argument: str, function: Callable[..., Any], *names: str) -> N
     try:
         signature.bind(*names)
     except TypeError:
-        name = getattr(called, "__name__", type(called).__name__)
-        takes = f"{name}({', '.join(signature.parameters)})"
+        takes = f"{name_of(called)}({', '.join(signature.parameters)})"
         raise TopologyError(
             f"{argument}: {takes} must be callable with ({', '.join(names)})"
         ) from None

@@ -110,7 +110,7 @@ def of_feed(
     """
     about: Any = {"deleted": _IS_DELETE, "timestamp": FEED[2] if timestamp is None else timestamp}
     table = read_stream(
-        spark, feed, key, _ORDER, **about, name=name, log=None, on_error=on_error, beside=FEED
+        spark, feed, key, _ORDER, **about, name=name, on_error=on_error, beside=FEED
     )
     node, bound = table.node, table.bound
     assert isinstance(node, Source)

@@ -58,16 +58,11 @@ def bound_foreign_key(
     wanted = right.key_type
     if is_function(extractor):
         require_takes(argument, extractor, "key", "row")
-        value = F.col(quoted(KEY, left.key[0])) if len(left.key) == 1 else F.col(KEY)
-        members = StructType(
+        kind = StructType(
             [StructField(f"k{index}", field.dataType) for index, field in enumerate(wanted)]
         )
-        kind = StructType([*members, StructField("problem", StringType())])
-        function = _extracting(extractor, members, left.name, fail=left.on_error == "fail")
-        called = row_function(function, kind)(F.col(PROBLEM), value, F.col(ROW))
-        values = tuple(called.getField(member.name) for member in members)
-        reason = called.getField("problem")
-        return ForeignKey(extractor, None, Attempt(values, lambda: reason, lambda: reason))
+        tried = tried_function("extractor", extractor, left, kind, _values_of(len(wanted)))
+        return ForeignKey(extractor, None, tried)
     bound = bind(argument, listed(extractor), replace(left.scope, table=f"left table {left.name}"))
     require_key(argument, bound, f"left table {left.name}", right, f"right table {right.name}")
     return ForeignKey(extractor, bound, attempt("extractor", left.name, bound, left.on_error))
@@ -98,17 +93,9 @@ def require_key(
             )
 
 
-def _extracting(
-    extractor: Callable[[Any, Any], Any], kind: StructType, table: str, *, fail: bool
-) -> Callable[[Any, Any, Any], Any]:
-    """The extractor, called for usable rows only.
+def _values_of(columns: int) -> Callable[[Any], tuple[Any, ...]]:
+    """Take apart what an extractor returns."""
 
-    It returns its columns and, unless it is to ``fail``, what it threw instead.  What is not of its
-    ``kind`` counts as thrown.
-    """
-    columns = len(kind)
-
-    # A function of the module would have each worker import the analysis.
     def values_of(result: Any) -> tuple[Any, ...]:
         if result is None:
             return (None,) * columns
@@ -118,15 +105,39 @@ def _extracting(
             raise TypeError(f"{result!r:.200} is not a tuple of {columns}")
         return tuple(result)
 
-    def extract(problem: Any, key: Any, row: Any) -> Any:
+    return values_of
+
+
+def tried_function(
+    operator: str,
+    function: Callable[[Any, Any], Any],
+    table: Planned,
+    kind: StructType,
+    values_of: Callable[[Any], tuple[Any, ...]],
+) -> Attempt:
+    """A function of a row's key and the row, called for usable rows of the table only.
+
+    The columns are ``values_of`` what it returns; with ``on_error="fail"`` the query stops where it
+    throws.  What is not of its ``kind`` counts as thrown.
+    """
+    columns, name, fail = len(kind), table.name, table.on_error == "fail"
+
+    # A function of the module would have each worker import the analysis.
+    def call(problem: Any, key: Any, row: Any) -> Any:
         if problem is not None or row is None:
             return None
         try:
-            values = as_type(values_of(extractor(key, row)), kind)
+            values = as_type(values_of(function(key, row)), kind)
         except Exception as error:
             if fail:
-                raise FkJoinError(thrown_text(f"extractor of {table}", key, error)) from error
-            return (None,) * columns + (f"extractor: {type(error).__name__}: {error}",)
+                raise FkJoinError(thrown_text(f"{operator} of {name}", key, error)) from error
+            return (None,) * columns + (f"{operator}: {type(error).__name__}: {error}",)
         return (*values, None)
 
-    return extract
+    returned = StructType([*kind, StructField("problem", StringType())])
+    key = F.col(quoted(KEY, table.key[0])) if len(table.key) == 1 else F.col(KEY)
+    row = F.when(~F.col(DELETED), F.col(ROW))
+    result = row_function(call, returned)(F.col(PROBLEM), key, row)
+    reason = result.getField("problem")
+    members = tuple(result.getField(field.name) for field in kind)
+    return Attempt(members, lambda: reason, lambda: reason)

@@ -34,12 +34,13 @@ from fkjoin.spark.names import quoted_if_needed
 from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import arrow_schema, listed, struct_type_of, text
 
-_RETURNS: dict[Any, DataType] = {
+RETURNS: dict[Any, DataType] = {
     bool: BooleanType(),
     int: LongType(),
     float: DoubleType(),
     str: StringType(),
 }
+"""Spark's types of Python's."""
 
 _CALLED = "__fkjoin_called"
 
@@ -158,7 +159,7 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
     if get_origin(annotation) in (Union, UnionType):
         kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
         annotation = kinds[0] if len(kinds) == 1 else None
-    known = _RETURNS.get(annotation)
+    known = RETURNS.get(annotation)
     return _Called(joiner, known or StringType(), known is None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyspark.sql.types import StructType
 
@@ -22,7 +21,7 @@ from fkjoin.analysis.checks import (
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
 from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
-from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.internal import InternalTopics, TopicSettings
 from fkjoin.kafka.staged import internal_topics
@@ -40,20 +39,18 @@ from fkjoin.stages.join_rows import require_how
 
 
 @dataclass(frozen=True, eq=False)
-class JoinBound:
+class JoinBound(OperatorBound):
     """Needs of lowering a join, besides its node."""
 
-    operator: ClassVar[str] = "join"
+    operator = "join"
     foreign_key: ForeignKey
     joiner: BoundJoiner
     fields: Mapping[str, Place] | None
     """Columns of a joined row, and of its key, if they are fields of both rows."""
     places: Mapping[str, Place]
     """Those columns that are."""
-    emission: Emission
     topics: InternalTopics | None
     """Topics of a staged join."""
-    settings: Settings
 
 
 def planned_join(
@@ -95,18 +92,25 @@ def planned_join(
         registration, response = topics.partitions
         through = registration, response
     node = Join(label, left.node, right.node, named, by, joiner_text, through, emit, spread=spread)
+    bound, key, row = joined_rows(label, left, right, joiner, how)
+    places, every = _places(bound, left)
+    fields = places if every else None
+    needs = JoinBound(emission, settings, foreign_key, bound, fields, places, topics)
+    return made_of((left, right), node, key, row, needs)
+
+
+def joined_rows(
+    label: str, left: Planned, right: Planned, joiner: Joiner | None, how: HowByKey
+) -> tuple[BoundJoiner, StructType, StructType]:
+    """The joiner of the join with that ``label``, and the types of its rows' keys and of its rows."""
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
     key = arrow_schema("left", left.key_type)
     answers = UnpackAnswers(left_row, right_row, how, key)
     rows = left.spark.createDataFrame([], spark_schema(answers.schema))
     bound = bound_joiner(label, joiner, rows, left.on_error)
-    hint = "name the result's columns in a joiner" if joiner is None else ""
-    require_beside(left.key, "joiner", bound.result.names, *([hint] if hint else []))
-    places, every = _places(bound, left)
-    kinds = spark_schema(key), as_emitted("joiner", bound.result)
-    fields = places if every else None
-    needs = JoinBound(foreign_key, bound, fields, places, emission, topics, settings)
-    return made_of((left, right), node, *kinds, needs)
+    hint = ["name the result's columns in a joiner"] if joiner is None else []
+    require_beside(left.key, "joiner", bound.result.names, *hint)
+    return bound, spark_schema(key), as_emitted("joiner", bound.result)
 
 
 def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:

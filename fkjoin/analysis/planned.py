@@ -19,9 +19,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
 
 from fkjoin.analysis.bound import Scope
+from fkjoin.analysis.emission import Emission
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
-from fkjoin.plan.base import Node
+from fkjoin.plan.base import Node, in_order
 from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import (
     bucket_count,
@@ -101,6 +102,15 @@ class SourceBound:
 
     All are as of one commit, perhaps in several batches.
     """
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorBound:
+    """Needs of lowering an operator, besides its node."""
+
+    operator: ClassVar[str]
+    emission: Emission
+    settings: Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,25 +279,9 @@ def learned_otherwise(error: ColumnTypeError, sources: Mapping[str, str]) -> Top
     )
 
 
-def tables_below(table: Planned, inputs: Callable[[Planned], Iterable[Planned]]) -> list[Planned]:
-    """The table and those that it is made of by ``inputs``, each once."""
-    seen: dict[Planned, None] = {}
-
-    def visit(current: Planned) -> None:
-        if current in seen:
-            return
-        seen[current] = None
-        for other in inputs(current):
-            visit(other)
-
-    visit(table)
-    return list(seen)
-
-
 def sources_below(table: Planned) -> list[Planned]:
     """The tables that are read, of which the table is made, each once."""
-    below = tables_below(table, operator.attrgetter("inputs"))
-    return [source for source in below if isinstance(source.bound, SourceBound)]
+    return [source for source in in_order(table) if isinstance(source.bound, SourceBound)]
 
 
 def rebuilt(table: Planned, other: Callable[[Planned], Planned]) -> Planned:

@@ -104,9 +104,7 @@ def _begun(source: Planned, path: Any, *, was_read: bool) -> Planned:
         list(source.key),
         F.lit(versions.OLDEST),
         deleted=gone,
-        timestamp=None,
         name=source.name,
-        log=None,
         on_error=source.on_error,
     )
     kind = columns_of(source.spark, bound.rows)

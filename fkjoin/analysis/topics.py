@@ -31,7 +31,6 @@ from fkjoin.kafka.positions import version as version_of
 from fkjoin.kafka.reading import records_of
 from fkjoin.plan.nodes import ROOT, Source
 from fkjoin.plan.physical import InWorkers, by_spark
-from fkjoin.sessions.settings import prepare
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.json_lines import no_version
@@ -71,7 +70,6 @@ def read_topic(
 
     ``again``: the query's checkpoint has started over with the topic.
     """
-    prepare(spark)
     require_on_error(on_error)
     if on_new_topic is not None and on_new_topic not in get_args(OnNewTopic):
         raise TopologyError(

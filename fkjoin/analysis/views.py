@@ -16,7 +16,7 @@ from fkjoin.analysis.bound import Bound, Projection, bind
 from fkjoin.analysis.checks import as_emitted, refuse_same_name
 from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.planned import Planned, Settings
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import ColumnTypeError, TopologyError
@@ -61,17 +61,15 @@ class ViewStep:
 
 
 @dataclass(frozen=True, eq=False)
-class ViewBound:
+class ViewBound(OperatorBound):
     """Needs of lowering a view, besides its node.
 
     The node's steps are all since the last operator that keeps rows.
     """
 
-    operator: ClassVar[str] = "view"
+    operator = "view"
     step: ViewStep
     """The last of them."""
-    emission: Emission
-    settings: Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +227,7 @@ def _view(
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
     as_emitted("row", step.row_type)  # a type that no store can keep is refused now
-    bound = ViewBound(step, emission, settings)
+    bound = ViewBound(emission, settings, step)
     return replace(
         table,
         node=View(label, below, steps, emit),

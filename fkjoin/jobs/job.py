@@ -333,7 +333,7 @@ class Job:
             plan, common["begun"] = table._as_begun(query.checkpoint)
             batches.make_topics(plan, query.checkpoint)
             about = spec.format, spec.options
-            return start_by_spark(self._spark, plan.changes_plan, *about, path=spec.path, **common)
+            return start_by_spark(self._spark, plan.changes_with(), *about, path=spec.path, **common)
 
     def _dead_letters(
         self, name: str, trigger: Mapping[str, Any], checkpoint: str

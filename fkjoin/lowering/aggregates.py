@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -24,7 +24,7 @@ from fkjoin.analysis.checks import (
 )
 from fkjoin.analysis.columns import column_of, resolve_column, said_once
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.analysis.vectorize import scalar_of
 from fkjoin.analysis.windows import Closes, Window, sources_of, windowed
 from fkjoin.codec.expressions import Part
@@ -81,10 +81,10 @@ class Options:
 
 
 @dataclass(frozen=True, eq=False)
-class AggregateBound:
+class AggregateBound(OperatorBound):
     """The facts that lowering an aggregate needs besides its node."""
 
-    operator: ClassVar[str] = "aggregate"
+    operator = "aggregate"
     key: Projection
     value: Projection
     tried: Attempt
@@ -92,8 +92,6 @@ class AggregateBound:
     fold: Fold
     topic: InternalTopics | None
     """The topic between the stages of a staged aggregate; None where both are in one query."""
-    emission: Emission
-    settings: Settings
     closes: Closes | None = None
     """The times at which windows close; None where groups are not windows."""
 
@@ -198,7 +196,7 @@ def aggregated(
         node = replace(node, closes=(closes.grace, closes.idle, closes.ahead))
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
-    needs = AggregateBound(key, value, tried, fold, topic, emission, settings, closes)
+    needs = AggregateBound(emission, settings, key, value, tried, fold, topic, closes)
     return made_of((table,), node, as_emitted("key", key_type), spark_schema(fold.schema), needs)
 
 

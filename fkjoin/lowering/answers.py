@@ -163,7 +163,7 @@ class JoinedTables(Generic[J]):
 
     def _with_rows(self, answers: DataFrame, *, named: bool) -> DataFrame:
         joiner, tried = self._joiner, self._joiner.tried
-        columns = ["key", "version", "ts", "gone"]
+        columns: list[str] = ["key", "version", "ts", "gone"]
         if named:
             columns = ["named", "left", "right", *columns]
         problem = F.lit(None).cast("string") if tried.problem is None else tried.problem

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from pyspark.sql.types import DataType, MapType, StructType
 
@@ -16,7 +15,7 @@ from fkjoin.analysis.checks import (
 )
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
-from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.stage import let_through, state_spec
@@ -31,14 +30,12 @@ from fkjoin.stages.children import Family
 
 
 @dataclass(frozen=True, eq=False)
-class ChildrenBound:
+class ChildrenBound(OperatorBound):
     """Needs of lowering ``with_children``, besides its node."""
 
-    operator: ClassVar[str] = "children"
+    operator = "children"
     foreign_key: ForeignKey
     result: StructType
-    emission: Emission
-    settings: Settings
 
 
 def planned_children(
@@ -67,7 +64,7 @@ def planned_children(
     result = StructType([*right.row_type]).add(column, MapType(child, left.row_type))
     node = Children(label, left.node, right.node, by, column, emit)
     kinds = as_emitted("right", right.key_type), as_emitted("column", result)
-    needs = ChildrenBound(foreign_key, result, emission, settings)
+    needs = ChildrenBound(emission, settings, foreign_key, result)
     return made_of((right, left), node, *kinds, needs)
 
 

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -20,7 +20,7 @@ from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
 from fkjoin.lowering.answers import JoinAnswers, JoinRows, Kept
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
-from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
+from fkjoin.lowering.multi_join import Joins, begin, field_in, plan_joins, share
 from fkjoin.lowering.stage import let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, paced, stages_of, table_of
 from fkjoin.lowering.workers import stepped
@@ -29,7 +29,7 @@ from fkjoin.plan.optimizer import Off, resolve_makes_rows
 from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.buckets import ENVELOPE
-from fkjoin.spark.frame import DELETED, KEY, ROW
+from fkjoin.spark.frame import DELETED, ROW
 from fkjoin.spark.packing import CopyRights, PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
@@ -325,14 +325,7 @@ def _held(condition: Bound, places: Mapping[str, Place], rows: DataFrame) -> Dat
     kinds = condition.scope.frame.schema
     named = {}
     for name, (side, path) in places.items():
-        named[name] = _field(side, path).cast(kinds[name].dataType)
+        named[name] = field_in(side, path).cast(kinds[name].dataType)
     stays = ~F.col(DELETED) & F.coalesce(condition.column, F.lit(False))
     held = {ROW: F.when(stays, F.col(ROW)), DELETED: ~stays}
     return rows.withColumns(named).withColumns(held).select(rows.columns)
-
-
-def _field(side: str, path: tuple[str, ...]) -> Column:
-    column = F.col(KEY if side == "key" else ROW)
-    for name in path:
-        column = column.getField(name)
-    return column

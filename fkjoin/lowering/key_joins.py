@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -19,8 +18,9 @@ from fkjoin.analysis.checks import (
     require_same_timestamps,
 )
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
-from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.analysis.joiner import BoundJoiner, written_out
+from fkjoin.analysis.joins import joined_rows
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.answers import JoinedTables, evaluated
@@ -31,11 +31,10 @@ from fkjoin.lowering.workers import packed_rows
 from fkjoin.plan.nodes import KeyJoin, generated_name
 from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Union
 from fkjoin.sessions.settings import prepare
-from fkjoin.spark.names import require_beside
 from fkjoin.spark.packing import PackJoined
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
 from fkjoin.spark.specs import PairSpec, ResolveSpec, StageSpec, StateSpec
-from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import HowByKey
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Fields
@@ -43,13 +42,11 @@ from fkjoin.stages.join_rows import require_how_by_key
 
 
 @dataclass(frozen=True, eq=False)
-class KeyJoinBound:
+class KeyJoinBound(OperatorBound):
     """Needs of lowering a join by primary key, besides its node."""
 
-    operator: ClassVar[str] = "key_join"
+    operator = "key_join"
     joiner: BoundJoiner
-    emission: Emission
-    settings: Settings
 
 
 def planned_key_join(
@@ -72,15 +69,9 @@ def planned_key_join(
     text = None if joiner is None else described(joiner, "left", "right")
     label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, how, text)}"
     refuse_same_name(label, (left.node, right.node), "join")
-    key = arrow_schema("left", left.key_type)
-    rows = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
-    answers = left.spark.createDataFrame([], spark_schema(UnpackAnswers(*rows, how, key).schema))
-    bound = bound_joiner(label, joiner, answers, left.on_error)
-    hint = "name the result's columns in a joiner" if joiner is None else ""
-    require_beside(left.key, "joiner", bound.result.names, *([hint] if hint else []))
+    bound, key, row = joined_rows(label, left, right, joiner, how)
     node = KeyJoin(label, left.node, right.node, how, text, emit)
-    kinds = spark_schema(key), as_emitted("joiner", bound.result)
-    return made_of((left, right), node, *kinds, KeyJoinBound(bound, emission, settings))
+    return made_of((left, right), node, key, row, KeyJoinBound(emission, settings, bound))
 
 
 def _require_one_key(left: Planned, right: Planned) -> None:

@@ -31,7 +31,7 @@ from fkjoin.plan.optimizer import (
 from fkjoin.plan.physical import Counted, Physical, Stage, by_spark, union
 from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.frame import DELETED, KEY, ROW
-from fkjoin.spark.names import quoted, quoted_if_needed
+from fkjoin.spark.names import quoted_if_needed
 from fkjoin.spark.schemas import arrow_schema, listed, schema_text, spark_schema
 from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
@@ -119,7 +119,7 @@ def _joined(
     if bound is not None:
         bound = (*bound, *bind("extractor", names, joins.left.planned.scope))
     width = sum(len(table.key_type) for table, _ in joins.rights)
-    columns = list(map(_column, keys))
+    columns = [field_in("key" if key.part == KEY_PART else "row", key.path) for key in keys]
     return replace(
         joins,
         rows=by_spark(lambda frame: _with(frame, width, columns), joins.rows),
@@ -318,10 +318,10 @@ def _nested(
     return Nested(tuple(columns))
 
 
-def _column(field: Field) -> Column:
-    """A field of a table's frame."""
-    column = F.col(quoted(KEY if field.part == KEY_PART else ROW, field.path[0]))
-    for name in field.path[1:]:
+def field_in(side: str, path: Path) -> Column:
+    """A field of a table's frame: of the ``"key"``, or of the row."""
+    column = F.col(KEY if side == "key" else ROW)
+    for name in path:
         column = column.getField(name)
     return column
 

@@ -244,15 +244,10 @@ class TablePlan:
         """See ``Table.dead_letters``."""
         return None if self.letters is None else self.on_spark(self.letters)
 
-    @cached_property
-    def changes_plan(self) -> Physical:
-        """The plan of the rows of ``changes``."""
-        return self.changes_with()
-
     @property
     def changes(self) -> DataFrame:
         """See ``Table.changes``."""
-        return self.on_spark(self.changes_plan)
+        return self.on_spark(self.changes_with())
 
     def changes_with(self, *columns: Column) -> Physical:
         """The rows of ``changes``, and columns made from the table's frame."""
