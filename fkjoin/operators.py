@@ -141,6 +141,7 @@ class Operators(RowOperators):
         <BLANKLINE>
         """
         other = planned_of("right", right)
+        common: Any = {"how": how, "joiner": joiner, "name": name, "emit": emit}
         if on is None:
             if spread != 1:
                 raise TopologyError(
@@ -152,28 +153,17 @@ class Operators(RowOperators):
                     "deployment: a join by primary key is one stage; leave it out, "
                     "or give on, the foreign key of left rows"
                 )
-            return self._called(
-                planned_key_join,
-                other,
-                how=how,
-                joiner=joiner,
-                name=name,
-                emit=emit,
-                validate=validate,
-            )
+            return self._called(planned_key_join, other, validate=validate, **common)
         return self._called(
             planned_join,
             other,
             extractor=on,
-            how=how,
-            joiner=joiner,
-            name=name,
             deployment=deployment,
             application=application,
-            emit=emit,
             validate=validate,
             spread=spread,
             argument="on",
+            **common,
         )
 
     def group_by(

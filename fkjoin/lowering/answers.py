@@ -21,6 +21,7 @@ from fkjoin.analysis.planned import Planned, with_visible
 from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
+from fkjoin.lowering.stage import state_spec
 from fkjoin.plan.nodes import Join, fired
 from fkjoin.plan.optimizer import J, N, Off, answers_keep_what_is_read, join_keeps_what_it_needs
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, by_spark
@@ -41,7 +42,8 @@ from fkjoin.spark.frame import (
     VERSION,
 )
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.schemas import arrow_schema, spark_schema
+from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
+from fkjoin.spark.specs import StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages.answer_rows import RowMaker
 from fkjoin.stages.contribute import Fields, Place
@@ -157,6 +159,37 @@ class JoinedTables(Generic[J]):
         if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
             return node, less
         return node, whole
+
+    def _state_of(
+        self,
+        kind: type[StageSpec],
+        columns: Kept,
+        *,
+        about: Mapping[str, Any],
+        spread: int = 1,
+        **facts: Any,
+    ) -> StateSpec:
+        """The words of a stage about its state, with these columns of both rows."""
+        node = self.node
+        bound_to = {
+            "how": node.how,
+            "joiner": node.joiner,
+            "key": schema_text(self._key),
+            "left": schema_text(columns.left),
+            "right": schema_text(columns.right),
+            **facts,
+        }
+        types = {"left": spark_schema(columns.left), "right": spark_schema(columns.right)}
+        left, right = node.left.name, node.right.name
+        return state_spec(
+            self.planned.bound.settings,
+            kind,
+            node.name,
+            bound_to=bound_to,
+            about={**about, **types},
+            tables={"key": left, "left": left, "foreign_key": right, "right": right},
+            spread=spread,
+        )
 
     def _unpack(self, named: pa.Schema | None) -> UnpackAnswers:
         return UnpackAnswers(self.kept.left, self.kept.right, self.node.how, named)

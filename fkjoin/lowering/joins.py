@@ -21,7 +21,7 @@ from fkjoin.kafka.staged import staged
 from fkjoin.lowering.answers import JoinAnswers, JoinRows, Kept
 from fkjoin.lowering.foreign_keys import JoinSides, Schemas
 from fkjoin.lowering.multi_join import Joins, begin, field_in, plan_joins, share
-from fkjoin.lowering.stage import let_through, state_spec
+from fkjoin.lowering.stage import let_through
 from fkjoin.lowering.table_plan import TablePlan, paced, stages_of, table_of
 from fkjoin.lowering.workers import stepped
 from fkjoin.plan.nodes import Join
@@ -31,7 +31,7 @@ from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, ROW
 from fkjoin.spark.packing import CopyRights, PackJoined
-from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
+from fkjoin.spark.schemas import arrow_schema, schema_text
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined
@@ -178,27 +178,14 @@ class JoinPlan(JoinAnswers):
         materialized: str | None = None,
         result: DataType | None = None,
     ) -> StateSpec:
-        node = self.node
-        bound_to = {
-            "how": node.how,
-            "materialized": materialized,
-            "extractor": node.extractor,
-            "joiner": node.joiner,
-            "key": schema_text(self._key),
-            "foreign_key": schema_text(self._foreign_key),
-            "left": schema_text(columns.left),
-            "right": schema_text(columns.right),
-        }
-        types = {"left": spark_schema(columns.left), "right": spark_schema(columns.right)}
-        left, right = node.left.name, node.right.name
-        return state_spec(
-            self.bound.settings,
+        return self._state_of(
             kind,
-            node.name,
-            bound_to=bound_to,
-            about={**self._about, **types, "result": result},
-            tables={"key": left, "left": left, "foreign_key": right, "right": right},
-            spread=node.spread,
+            columns,
+            about={**self._about, "result": result},
+            spread=self.node.spread,
+            materialized=materialized,
+            extractor=self.node.extractor,
+            foreign_key=schema_text(self._foreign_key),
         )
 
     def _rekey(self, columns: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:

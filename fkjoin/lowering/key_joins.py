@@ -25,14 +25,14 @@ from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
 from fkjoin.lowering.answers import JoinedTables, evaluated
 from fkjoin.lowering.joins import packed_joined
-from fkjoin.lowering.stage import counted, let_through, state_spec
+from fkjoin.lowering.stage import counted, let_through
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, paced, pack_rows, table_of
 from fkjoin.lowering.workers import packed_rows
 from fkjoin.plan.nodes import KeyJoin, generated_name
 from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Union
 from fkjoin.sessions.settings import prepare
 from fkjoin.spark.packing import PackJoined
-from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
+from fkjoin.spark.schemas import arrow_schema, types_text
 from fkjoin.spark.specs import PairSpec, ResolveSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages import HowByKey
@@ -161,29 +161,8 @@ class _KeyJoin(JoinedTables[KeyJoin]):
         return Union(tuple(sides))
 
     def _state(self, kind: type[StageSpec], materialized: str | None = None) -> StateSpec:
-        node = self._node
-        left, right = self.kept
-        bound_to = {
-            "how": node.how,
-            "materialized": materialized,
-            "joiner": node.joiner,
-            "key": schema_text(self._key),
-            "left": schema_text(left),
-            "right": schema_text(right),
-        }
-        types = {
-            "left": spark_schema(left),
-            "right": spark_schema(right),
-            "result": self.planned.row_type,
-        }
-        return state_spec(
-            self._bound.settings,
-            kind,
-            node.name,
-            bound_to=bound_to,
-            about={**self._about, **types},
-            tables={"key": node.left.name, "left": node.left.name, "right": node.right.name},
-        )
+        about = {**self._about, "result": self.planned.row_type}
+        return self._state_of(kind, self.kept, about=about, materialized=materialized)
 
     def _pair(self, materialized: str | None, *, answers: bool) -> PairSpec:
         node, makes = self._node, None
