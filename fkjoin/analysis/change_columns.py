@@ -6,22 +6,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    ByteType,
-    IntegerType,
-    LongType,
-    ShortType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.errors import ColumnTypeError
 from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.schemas import Expression, Expressions, listed, text, type_of
 
-_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
 @dataclass(frozen=True)
@@ -54,10 +45,10 @@ class ChangeColumns:
         numbers = []
         for item in () if self.version is None else listed(self.version):
             column = resolve_column("version", item, frame, names, label)
-            kind = type_of(frame, column)
-            if not isinstance(kind, _INTEGERS):
+            kind = type_of(frame, column).simpleString()
+            if kind not in _INTEGERS:
                 raise ColumnTypeError(
-                    f"version: {text(item)} is {kind.simpleString()}, whole numbers are needed; "
+                    f"version: {text(item)} is {kind}, whole numbers are needed; "
                     "cast it, for a timestamp with unix_micros(…)"
                 )
             numbers.append(column.cast("bigint"))
@@ -71,9 +62,9 @@ class ChangeColumns:
         if self.deleted is None:
             return F.lit(False)
         column = resolve_column("deleted", self.deleted, frame, names, label)
-        if not isinstance(kind := type_of(frame, column), BooleanType):
+        if (kind := type_of(frame, column).simpleString()) != "boolean":
             raise ColumnTypeError(
-                f"deleted: {text(self.deleted)} is {kind.simpleString()}, a boolean is needed: "
+                f"deleted: {text(self.deleted)} is {kind}, a boolean is needed: "
                 "write a condition, such as \"op = 'd'\""
             )
         return F.coalesce(column, F.lit(False))
@@ -86,12 +77,12 @@ class ChangeColumns:
         if self.timestamp is None:
             return F.lit(None).cast("bigint"), None
         column = resolve_column("timestamp", self.timestamp, frame, names, label)
-        kind = type_of(frame, column)
-        if isinstance(kind, TimestampType | TimestampNTZType):
+        kind = type_of(frame, column).simpleString()
+        if kind in ("timestamp", "timestamp_ntz"):
             return F.unix_micros(column.cast("timestamp")), "timestamp"
-        if isinstance(kind, LongType | IntegerType):
+        if kind in ("int", "bigint"):
             return column.cast("bigint"), "bigint"
         raise ColumnTypeError(
-            f"timestamp: {text(self.timestamp)} is {kind.simpleString()}, a timestamp or bigint is "
+            f"timestamp: {text(self.timestamp)} is {kind}, a timestamp or bigint is "
             "needed; cast it with to_timestamp(…)"
         )

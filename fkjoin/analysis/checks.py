@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal, TypeGuard, get_args
 
 from pyspark.sql import Column
@@ -11,8 +11,6 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.errors import ColumnTypeError, TopologyError
-from fkjoin.plan.base import Node, in_order
-from fkjoin.plan.nodes import Source
 from fkjoin.spark.schemas import Expressions, arrow_schema, listed, spark_schema, text
 
 Deployment = Literal["fused", "staged"]
@@ -89,26 +87,6 @@ def require_same_timestamps(left: Planned, right: Planned) -> None:
             f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make "
             "both the same type"
         )
-
-
-def refuse_same_name(name: str, nodes: Iterable[Node], kind: str) -> None:
-    """Raise ``TopologyError`` if ``name`` already names something below the new operator.
-
-    So it does if two sources there have one name: by its name a source is known in versions, in
-    metrics and beside the checkpoint.  ``kind``: what errors call the operator.
-    """
-    sources: dict[str, Source] = {}
-    for node in in_order(*nodes):
-        if node.name == name:
-            raise TopologyError(
-                f"name: {name!r} already names an input of this {kind}; choose another"
-            )
-        if isinstance(node, Source) and (other := sources.setdefault(node.name, node)) != node:
-            origins = dict.fromkeys([other.origin, node.origin])
-            raise TopologyError(
-                f"name: two sources of this {kind} are called {node.name!r} "
-                f"({', and '.join(origins)}); give one another name="
-            )
 
 
 def as_emitted(argument: str, kind: StructType) -> StructType:

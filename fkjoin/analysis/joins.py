@@ -13,7 +13,6 @@ from fkjoin.analysis.checks import (
     Joiner,
     as_emitted,
     described,
-    refuse_same_name,
     refuse_to_start_over,
     require_deployment,
     require_same_timestamps,
@@ -84,7 +83,6 @@ def planned_join(
         name
         or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joiner_text)}"
     )
-    refuse_same_name(label, (left.node, right.node), "join")
     _require_spread(spread, settings.buckets, deployment)
     topics = _internal_topics(deployment, application, join=label, left=left, right=right)
     through = None
@@ -96,7 +94,7 @@ def planned_join(
     places, every = _places(bound, left)
     fields = places if every else None
     needs = JoinBound(emission, settings, foreign_key, bound, fields, places, topics)
-    return made_of((left, right), node, key, row, needs)
+    return made_of((left, right), node, key, row, needs, kind="join")
 
 
 def joined_rows(

@@ -23,6 +23,7 @@ from fkjoin.analysis.emission import Emission
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
 from fkjoin.plan.base import Node, in_order
+from fkjoin.plan.nodes import Source
 from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import (
     bucket_count,
@@ -213,17 +214,40 @@ class Planned:
         return with_visible(empty, self.key, self.row_type)
 
 
+def refuse_same_name(name: str, nodes: Iterable[Node], kind: str) -> None:
+    """Raise ``TopologyError`` if ``name`` already names something below the new operator.
+
+    So it does if two sources there have one name: by its name a source is known in versions, in
+    metrics and beside the checkpoint.  ``kind``: what errors call the operator.
+    """
+    sources: dict[str, Source] = {}
+    for node in in_order(*nodes):
+        if node.name == name:
+            raise TopologyError(
+                f"name: {name!r} already names an input of this {kind}; choose another"
+            )
+        if isinstance(node, Source) and (other := sources.setdefault(node.name, node)) != node:
+            origins = dict.fromkeys([other.origin, node.origin])
+            raise TopologyError(
+                f"name: two sources of this {kind} are called {node.name!r} "
+                f"({', and '.join(origins)}); give one another name="
+            )
+
+
 def made_of(
     tables: tuple[Planned, ...],
     node: Node,
     key_type: StructType,
     row_type: StructType,
     bound: Any,
+    *,
+    kind: str = "table",
 ) -> Planned:
-    """The table that an operator makes of others.
+    """The table that an operator makes of others; ``TopologyError`` if they have its name.
 
     It has the first table's ``on_error``, and the first timestamps and the first topic among all.
     """
+    refuse_same_name(node.name, [table.node for table in tables], kind)
     first = tables[0]
     timestamps = [table.timestamps for table in tables if table.timestamps]
     connections = [table.connection for table in tables if table.connection]

@@ -13,10 +13,10 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
 from fkjoin.analysis.bound import Bound, Projection, bind
-from fkjoin.analysis.checks import as_emitted, refuse_same_name
+from fkjoin.analysis.checks import as_emitted
 from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.planned import OperatorBound, Planned, Settings
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, refuse_same_name
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import ColumnTypeError, TopologyError

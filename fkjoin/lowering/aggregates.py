@@ -15,13 +15,7 @@ from pyspark.sql.types import BooleanType, DataType, StructType
 
 from fkjoin.analysis.attempt import Attempt, attempt
 from fkjoin.analysis.bound import Projection, Scope, bind
-from fkjoin.analysis.checks import (
-    Deployment,
-    as_emitted,
-    refuse_same_name,
-    refuse_to_start_over,
-    require_deployment,
-)
+from fkjoin.analysis.checks import Deployment, as_emitted, refuse_to_start_over, require_deployment
 from fkjoin.analysis.columns import column_of, resolve_column, said_once
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
@@ -165,7 +159,6 @@ def aggregated(
     grouped_by = key.texts if closes is None else (closes.window.text, *key.texts[1:])
     facts = table.name, grouped_by, value.texts, columns, *([] if having is None else [having])
     label = options.name or f"{table.name}-by-{generated_name(*facts)}"
-    refuse_same_name(label, (table.node,), "aggregate")
     key_type = key.schema if closes is None else windowed(key.schema)
     keys = tuple(key_type.names)
     require_plain_keys("key", key_type)
@@ -197,7 +190,8 @@ def aggregated(
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
     needs = AggregateBound(emission, settings, key, value, tried, fold, topic, closes)
-    return made_of((table,), node, as_emitted("key", key_type), spark_schema(fold.schema), needs)
+    kinds = as_emitted("key", key_type), spark_schema(fold.schema)
+    return made_of((table,), node, *kinds, needs, kind="aggregate")
 
 
 def plan_aggregate(planned: Planned, table: TablePlan) -> TablePlan:
@@ -407,7 +401,7 @@ class AggregatePlan:
         """The contributions of the table's own rows."""
         table, bound = self.table, self._bound
         if table.multi is not None:
-            node, fewer = table.multi.narrowed(node, bound.settings.off, self._paths)
+            node, fewer = table.multi(node, bound.settings.off, self._paths)
             return _Contributed(node, self._packed(table.rows if fewer is None else fewer))
         node, by_workers = packed_contributions(
             node, bound.settings.off, table, key=bound.key, value=bound.value, pack=self._pack

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -21,7 +21,7 @@ from fkjoin.analysis.planned import Planned, with_visible
 from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
-from fkjoin.lowering.stage import state_spec
+from fkjoin.lowering.stage import framed, state_spec
 from fkjoin.plan.nodes import Join, fired
 from fkjoin.plan.optimizer import J, N, Off, answers_keep_what_is_read, join_keeps_what_it_needs
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, by_spark
@@ -30,17 +30,7 @@ from fkjoin.plan.rules import (
     JOIN_KEEPS_WHAT_IT_NEEDS,
     RESOLVE_MAKES_ROWS,
 )
-from fkjoin.spark.frame import (
-    DELETED,
-    KEY,
-    LEFT_GONE,
-    PACKED_KEY,
-    PROBLEM,
-    ROW,
-    SOURCE,
-    TS,
-    VERSION,
-)
+from fkjoin.spark.frame import KEY, LEFT_GONE, PACKED_KEY
 from fkjoin.spark.json_lines import plain_path
 from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
 from fkjoin.spark.specs import StageSpec, StateSpec
@@ -213,18 +203,8 @@ class JoinedTables(Generic[J]):
 
 
 def _as_frame(joined: DataFrame) -> DataFrame:
-    row = F.col("row")
-    return joined.select(
-        F.col("named").alias(KEY),
-        row.alias(ROW),
-        row.isNull().alias(DELETED),
-        F.col("version").alias(VERSION),
-        F.lit(None).cast("binary").alias(SOURCE),
-        F.col("ts").alias(TS),
-        F.col("problem").alias(PROBLEM),
-        F.col("key").alias(PACKED_KEY),
-        F.col("gone").alias(LEFT_GONE),
-    )
+    packed = F.col("key").alias(PACKED_KEY), F.col("gone").alias(LEFT_GONE)
+    return framed(joined, "named", F.col("row").isNull(), F.col("problem"), *packed)
 
 
 ALL_READ = "every column is read"
@@ -417,12 +397,3 @@ class JoinAnswers(JoinedTables[Join], ABC):
     def _before(self) -> tuple[str, ...]:
         """The stages whose counters come with the answers: they are within the query."""
         return () if self.is_staged else ("rekey", "subscription")
-
-
-class Prunable(Protocol):
-    """Joins that are one, whose rows can be made with fewer columns."""
-
-    def narrowed(
-        self, node: N, off: Off, paths: Sequence[Path] | None
-    ) -> tuple[N, Physical | None]:
-        """Narrow the rows to what an operator reads; no rows if they are to be the table's own."""

@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.types import DataType, MapType, StructType
 
-from fkjoin.analysis.checks import (
-    Extractor,
-    as_emitted,
-    described,
-    refuse_same_name,
-    require_same_timestamps,
-)
+from fkjoin.analysis.checks import Extractor, as_emitted, described, require_same_timestamps
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
 from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
@@ -59,7 +53,6 @@ def planned_children(
     label = (
         name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"
     )
-    refuse_same_name(label, (left.node, right.node), "table")
     child: DataType = left.key_type[0].dataType if len(left.key_type) == 1 else left.key_type
     result = StructType([*right.row_type]).add(column, MapType(child, left.row_type))
     node = Children(label, left.node, right.node, by, column, emit)

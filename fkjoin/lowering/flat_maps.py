@@ -12,13 +12,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, Stru
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raw
 from fkjoin.analysis.bound import Projection, Scope, bind
-from fkjoin.analysis.checks import (
-    as_emitted,
-    described,
-    is_function,
-    refuse_same_name,
-    require_takes,
-)
+from fkjoin.analysis.checks import as_emitted, described, is_function, require_takes
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.extractor import tried_function
 from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of, with_visible
@@ -186,7 +180,6 @@ def _planned(
     made_by = "rekeyed" if rows is None else "rows"
     unnamed = generated_name(table.name, rows, key.texts)
     label = name or f"{table.name}-{made_by}-{unnamed}"
-    refuse_same_name(label, (table.node,), "table")
     usable = F.col(PROBLEM).isNull() & F.col(ROW).isNotNull()
     tried = attempt(
         "rekey" if rows is None else "flat_map",

@@ -100,7 +100,7 @@ class JoinSides:
         multi = self.left.multi
         if multi is None:
             return node, self.left.rows
-        node, fewer = multi.narrowed(node, self.settings.off, self._read(schemas))
+        node, fewer = multi(node, self.settings.off, self._read(schemas))
         return node, self.left.rows if fewer is None else fewer
 
     def _before_resolve(self, node: N, schemas: Schemas, right: Physical) -> PackedSides[N]:

@@ -10,13 +10,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from fkjoin.analysis.checks import (
-    Joiner,
-    as_emitted,
-    described,
-    refuse_same_name,
-    require_same_timestamps,
-)
+from fkjoin.analysis.checks import Joiner, as_emitted, described, require_same_timestamps
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.joiner import BoundJoiner, written_out
 from fkjoin.analysis.joins import joined_rows
@@ -68,10 +62,10 @@ def planned_key_join(
     joiner = written_out(joiner, left, right, by_key=True)
     text = None if joiner is None else described(joiner, "left", "right")
     label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, how, text)}"
-    refuse_same_name(label, (left.node, right.node), "join")
     bound, key, row = joined_rows(label, left, right, joiner, how)
     node = KeyJoin(label, left.node, right.node, how, text, emit)
-    return made_of((left, right), node, key, row, KeyJoinBound(emission, settings, bound))
+    needs = KeyJoinBound(emission, settings, bound)
+    return made_of((left, right), node, key, row, needs, kind="join")
 
 
 def _require_one_key(left: Planned, right: Planned) -> None:

@@ -151,7 +151,7 @@ def plan_joins(planned: Planned, node: Join, joins: Joins, dead: tuple[Physical,
         *(table for table, _ in joins.rights),
         dead=dead,
         joins=joins,
-        multi=None if apart else multi,
+        multi=None if apart else multi.narrowed,
     )
 
 

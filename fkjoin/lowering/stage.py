@@ -117,16 +117,25 @@ def rows_of(results: Physical, unpack: UnpackResults) -> BySpark:
 
 
 def _as_frame(rows: DataFrame, versions: tuple[tuple[str, int], ...]) -> DataFrame:
+    operation, problem = F.col("operation"), F.lit(None).cast("string")
+    numbers = [F.col(f"numbers_{name}").alias(f"{NUMBERS}{name}") for name, _ in versions]
+    columns = operation.alias(OPERATION), *numbers
+    return framed(rows, "key", operation == "delete", problem, *columns)
+
+
+def framed(
+    rows: DataFrame, key: str, deleted: Column, problem: Column, *columns: Column
+) -> DataFrame:
+    """The frame of a table, from rows that have a ``row``, ``version`` and ``ts``."""
     return rows.select(
-        F.col("key").alias(KEY),
+        F.col(key).alias(KEY),
         F.col("row").alias(ROW),
-        (F.col("operation") == "delete").alias(DELETED),
+        deleted.alias(DELETED),
         F.col("version").alias(VERSION),
         F.lit(None).cast("binary").alias(SOURCE),
         F.col("ts").alias(TS),
-        F.lit(None).cast("string").alias(PROBLEM),
-        F.col("operation").alias(OPERATION),
-        *(F.col(f"numbers_{name}").alias(f"{NUMBERS}{name}") for name, _ in versions),
+        problem.alias(PROBLEM),
+        *columns,
     )
 
 

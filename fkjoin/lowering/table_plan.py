@@ -18,7 +18,7 @@ from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.planned import Planned, Settings, Undecoded, with_visible
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.positions import numbers
-from fkjoin.lowering.answers import JoinAnswers, JoinRows, Prunable
+from fkjoin.lowering.answers import JoinAnswers, JoinRows
 from fkjoin.lowering.stage import frame_of, rows_of, state_spec
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Source, starts_over
@@ -132,8 +132,8 @@ class TablePlan:
     joins: Joins | str | None = field(default=None, repr=False)
     """Needs of a join by another foreign key of the same left table that is to be one with it; or
     why it cannot."""
-    multi: Prunable | None = field(default=None, repr=False)
-    """A multi-way join, which can be made with fewer columns."""
+    multi: Callable[..., tuple[Any, Physical | None]] | None = field(default=None, repr=False)
+    """Function that makes the rows of a multi-way join with fewer columns, for an operator."""
     contributions: Callable[..., Physical] | None = field(default=None, repr=False)
     """Function that makes the contributions of an aggregate, which a cogroup reads."""
 

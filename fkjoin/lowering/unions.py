@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.checks import as_emitted, refuse_same_name, require_same_timestamps
+from fkjoin.analysis.checks import as_emitted, require_same_timestamps
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.errors import ColumnTypeError, TopologyError
@@ -52,9 +52,9 @@ def merged(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -
     first = tables[0]
     nodes = tuple(table.node for table in tables)
     label = name or f"{first.name}-merged-{generated_name(*(node.name for node in nodes))}"
-    refuse_same_name(label, nodes, "merge")
     kinds = as_emitted("key", first.key_type), as_emitted("row", first.row_type)
-    return made_of(tables, Merge(label, nodes, emit), *kinds, MergeBound(emission, settings))
+    needs = MergeBound(emission, settings)
+    return made_of(tables, Merge(label, nodes, emit), *kinds, needs, kind="merge")
 
 
 def require_cogroup(tables: Sequence[Planned]) -> None:
@@ -70,11 +70,10 @@ def cogrouped(*tables: Planned, name: str | None, emit: Emit, settings: Settings
     emission = Emission.of(emit)
     nodes = _check_cogrouped(tables)
     label = name or f"{nodes[0].name}-and-{generated_name(*(node.name for node in nodes))}"
-    refuse_same_name(label, nodes, "cogroup")
     fold = CoFold(tuple(table.bound.fold for table in tables))
     kinds = as_emitted("key", tables[0].key_type), spark_schema(fold.schema)
     needs = CogroupBound(emission, settings, fold)
-    return made_of(tables, Cogroup(label, nodes, emit), *kinds, needs)
+    return made_of(tables, Cogroup(label, nodes, emit), *kinds, needs, kind="cogroup")
 
 
 def _check_merged(tables: Sequence[Planned]) -> None:

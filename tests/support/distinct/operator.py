@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from fkjoin.analysis.attempt import Attempt, attempt
 from fkjoin.analysis.bound import Projection
-from fkjoin.analysis.checks import as_emitted, refuse_same_name
+from fkjoin.analysis.checks import as_emitted
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings, made_of
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
@@ -62,7 +62,6 @@ def distinct(
     projection = Projection.of("by", by, table.scope)
     require_plain_keys("by", projection.schema)
     label = name or f"{table.name}-distinct-{generated_name(table.name, *projection.texts)}"
-    refuse_same_name(label, (table.node,), "table")
     kind = as_emitted("by", projection.schema)
     tried = attempt("distinct", table.name, projection.bound, table.on_error)
     node = Distinct(label, table.node, tuple(kind.names), emit)
