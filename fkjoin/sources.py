@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.delta_feed import read_delta
 from fkjoin.analysis.planned import Settings
 from fkjoin.analysis.snapshots import with_snapshot
-from fkjoin.analysis.sources import given_stream, read_files, read_stream
+from fkjoin.analysis.sources import ChangeColumns, given_stream, read_files, read_stream
 from fkjoin.analysis.topics import from_topic
 from fkjoin.analysis.written import read_written
 from fkjoin.kafka.connection import OnNewTopic

@@ -21,9 +21,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.planned import Planned, Settings, SourceBound
-from fkjoin.analysis.sources import read_stream
+from fkjoin.analysis.sources import ChangeColumns, read_stream
 from fkjoin.analysis.views import CompleteBound, completed
 from fkjoin.analysis.written import ABOUT
 from fkjoin.checkpoint.files import files_at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +13,7 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import as_json, attempt
 from fkjoin.analysis.bound import Scope, bind, bound_columns
-from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.columns import require_names
+from fkjoin.analysis.columns import require_names, resolve_column
 from fkjoin.analysis.planned import Planned, Settings, SourceBound, Undecoded, learned_otherwise
 from fkjoin.codec import versions
 from fkjoin.codec.expressions import Part
@@ -27,6 +26,7 @@ from fkjoin.plan.optimizer import Off
 from fkjoin.plan.physical import Given, Physical, by_spark
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import prepare
+from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path, plain_paths
@@ -42,7 +42,83 @@ from fkjoin.spark.schemas import (
     require_plain_keys,
     struct_column,
     text,
+    type_of,
 )
+
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+
+
+@dataclass(frozen=True)
+class ChangeColumns:
+    """Expressions over the columns of changes; None leaves the source's own."""
+
+    version: Expressions | None = None
+    deleted: Expression | None = None
+    timestamp: Expression | None = None
+
+    def __post_init__(self) -> None:
+        copy_fields(self)
+
+    @property
+    def given(self) -> bool:
+        return any(
+            expression is not None for expression in (self.version, self.deleted, self.timestamp)
+        )
+
+    @property
+    def others(self) -> tuple[Expression, Expression]:
+        """The expressions that delete and date; an empty text for one that is not given."""
+        return (
+            "" if self.deleted is None else self.deleted,
+            "" if self.timestamp is None else self.timestamp,
+        )
+
+    def numbers(self, frame: DataFrame, names: list[str], label: str) -> list[Column]:
+        """The version's numbers; ``TopologyError`` where they are not whole."""
+        numbers = []
+        for item in () if self.version is None else listed(self.version):
+            column = resolve_column("version", item, frame, names, label)
+            kind = type_of(frame, column).simpleString()
+            if kind not in _INTEGERS:
+                raise ColumnTypeError(
+                    f"version: {text(item)} is {kind}, whole numbers are needed; "
+                    "cast it, for a timestamp with unix_micros(…)"
+                )
+            numbers.append(column.cast("bigint"))
+        return numbers
+
+    def gone(self, frame: DataFrame, names: list[str], label: str) -> Column:
+        """A boolean column, true where a change deletes.
+
+        ``TopologyError`` where the expression is not a boolean.
+        """
+        if self.deleted is None:
+            return F.lit(False)
+        column = resolve_column("deleted", self.deleted, frame, names, label)
+        if (kind := type_of(frame, column).simpleString()) != "boolean":
+            raise ColumnTypeError(
+                f"deleted: {text(self.deleted)} is {kind}, a boolean is needed: "
+                "write a condition, such as \"op = 'd'\""
+            )
+        return F.coalesce(column, F.lit(False))
+
+    def time(self, frame: DataFrame, names: list[str], label: str) -> tuple[Column, str | None]:
+        """The timestamp as int64, and its type.
+
+        ``TopologyError`` where it is neither a timestamp nor a number.
+        """
+        if self.timestamp is None:
+            return F.lit(None).cast("bigint"), None
+        column = resolve_column("timestamp", self.timestamp, frame, names, label)
+        kind = type_of(frame, column).simpleString()
+        if kind in ("timestamp", "timestamp_ntz"):
+            return F.unix_micros(column.cast("timestamp")), "timestamp"
+        if kind in ("int", "bigint"):
+            return column.cast("bigint"), "bigint"
+        raise ColumnTypeError(
+            f"timestamp: {text(self.timestamp)} is {kind}, a timestamp or bigint is "
+            "needed; cast it with to_timestamp(…)"
+        )
 
 
 def given_stream(df: Any) -> Given:

@@ -16,9 +16,8 @@ from pyspark.sql.types import StringType, StructType
 
 from fkjoin.analysis.attempt import attempt
 from fkjoin.analysis.bound import Scope, bound_columns
-from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.planned import Planned, Settings, Undecoded
-from fkjoin.analysis.sources import planned_source
+from fkjoin.analysis.sources import ChangeColumns, planned_source
 from fkjoin.analysis.views import completed
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError, set_aside

@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 from fkjoin.analysis.attempt import letters
 from fkjoin.analysis.bound import Bound, for_workers, schema_of
 from fkjoin.analysis.joiner import BoundJoiner
-from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned, with_visible
 from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.rows import Path
@@ -126,13 +125,14 @@ class JoinedTables(Generic[J]):
 
     def letters(self, answers: Physical) -> tuple[Physical, ...]:
         """The rows that dead letters come from, of answers on which the joiner throws."""
-        if self._joiner.tried.reason is None:
+        if self.bound.joiner.tried.reason is None:
             return ()
         return (by_spark(self._letters, self.joined(answers, self._unpack(self._key))),)
 
     @property
-    def _joiner(self) -> BoundJoiner:
-        return self.planned.bound.joiner
+    def bound(self) -> Any:
+        """Needs of lowering the join."""
+        return self.planned.bound
 
     @cached_property
     def _key(self) -> pa.Schema:
@@ -143,9 +143,9 @@ class JoinedTables(Generic[J]):
         """The node after the rule for what the joiner reads, and what is kept of both rows."""
         left, right = (table.row_type for table in self.planned.inputs)
         whole = Kept(arrow_schema("left", left), arrow_schema("right", right))
-        less = needed(self._joiner, whole)
+        less = needed(self.bound.joiner, whole)
         obstacle = less if isinstance(less, str) else None
-        node = join_keeps_what_it_needs(self.node, self.planned.bound.settings.off, obstacle)
+        node = join_keeps_what_it_needs(self.node, self.bound.settings.off, obstacle)
         if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
             return node, less
         return node, whole
@@ -172,7 +172,7 @@ class JoinedTables(Generic[J]):
         types = {"left": spark_schema(columns.left), "right": spark_schema(columns.right)}
         left, right = node.left.name, node.right.name
         return state_spec(
-            self.planned.bound.settings,
+            self.bound.settings,
             kind,
             node.name,
             bound_to=bound_to,
@@ -185,7 +185,7 @@ class JoinedTables(Generic[J]):
         return UnpackAnswers(self.kept.left, self.kept.right, self.node.how, named)
 
     def _with_rows(self, answers: DataFrame, *, named: bool) -> DataFrame:
-        joiner, tried = self._joiner, self._joiner.tried
+        joiner, tried = self.bound.joiner, self.bound.joiner.tried
         columns: list[str] = ["key", "version", "ts", "gone"]
         if named:
             columns = ["named", "left", "right", *columns]
@@ -210,21 +210,12 @@ def _as_frame(joined: DataFrame) -> DataFrame:
 ALL_READ = "every column is read"
 
 
-@dataclass(frozen=True, eq=False)
-class Answers:
+class Answers(NamedTuple):
     """A join's answers before resolve, for one reader."""
 
-    name: str
-    """Name of their counters in the progress: the join's name belongs to what resolve emits."""
-    envelopes: Physical
+    counted: Physical
+    """The answers alone; counters are summed up."""
     fields: Fields
-    stages: tuple[str, ...]
-    """Stages whose counters come with the answers."""
-
-    @cached_property
-    def counted(self) -> Physical:
-        """The answers alone."""
-        return MessagesOnly(Counted(self.envelopes, self.name, self.stages))
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,10 +282,6 @@ class JoinAnswers(JoinedTables[Join], ABC):
     """Whole answers, by their readers."""
 
     @property
-    def bound(self) -> JoinBound:
-        return self.planned.bound
-
-    @property
     def is_staged(self) -> bool:
         return self.bound.topics is not None
 
@@ -314,14 +301,17 @@ class JoinAnswers(JoinedTables[Join], ABC):
         ``columns``: all that they have of both rows; None: all that is kept.  Each reader runs the
         join, and Spark counts by name.
         """
+        # The join's name belongs to the counters of what resolve emits.
         name = f"{self.node.name}-answers"
         if reader is not None:
             name = f"{name}-for-{reader}"
-        if columns is not None:
-            return Answers(name, self._envelopes(columns), self._fields(columns), self._before)
-        if name not in self._read:
-            self._read[name] = Answers(name, self._envelopes(None), self.whole, self._before)
-        return self._read[name]
+        if columns is None and name in self._read:
+            return self._read[name]
+        counted = MessagesOnly(Counted(self._envelopes(columns), name, self._before))
+        answers = Answers(counted, self._fields(columns or self.kept))
+        if columns is None:
+            self._read[name] = answers
+        return answers
 
     def places_of(self, expressions: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
         """Places of expressions over the columns of a joined row; None for more than a field."""

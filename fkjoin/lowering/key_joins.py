@@ -126,17 +126,13 @@ class _KeyJoin(JoinedTables[KeyJoin]):
         return table_of(self.planned, node, results, unpack, *tables, dead=dead)
 
     @property
-    def _bound(self) -> KeyJoinBound:
-        return self.planned.bound
-
-    @property
     def _node(self) -> KeyJoin:
         return self._needed[0]
 
     @cached_property
     def _rows(self) -> tuple[pa.Schema, ...]:
         """The schema of results; without a joiner, the columns of both rows."""
-        if self._bound.joiner.both_rows:
+        if self.bound.joiner.both_rows:
             return self.kept
         return (arrow_schema("joiner", self.planned.row_type),)
 
@@ -150,7 +146,7 @@ class _KeyJoin(JoinedTables[KeyJoin]):
         """The rows of both tables, packed."""
         sides = []
         for number, table in enumerate((self.left, self.right)):
-            pack = pack_rows(table, self.kept[number], self._bound.settings, number=number)
+            pack = pack_rows(table, self.kept[number], self.bound.settings, number=number)
             sides.append(packed_rows(table, pack))
         return Union(tuple(sides))
 
@@ -170,7 +166,7 @@ class _KeyJoin(JoinedTables[KeyJoin]):
             parts=(node.left.parts, node.right.parts),
             in_order=(let_through(node.left), let_through(node.right)),
             materialized=materialized is not None,
-            every=self._bound.emission.every,
+            every=self.bound.emission.every,
             makes=makes,
             answers=answers,
         )
@@ -183,13 +179,13 @@ class _KeyJoin(JoinedTables[KeyJoin]):
         named = self._key if self.left.on_error == "fail" else None
         answers = Stage(self._packed, self._pair(None, answers=True))
         rows = self.joined(answers, self._unpack(named))
-        pack = PackJoined(self._rows[0], self._bound.settings.buckets)
+        pack = PackJoined(self._rows[0], self.bound.settings.buckets)
         resolve = ResolveSpec(
             self._state(ResolveSpec, node.materialized),
             how=node.how,
             materialized=node.materialized is not None,
             in_order=True,
-            every=self._bound.emission.every,
+            every=self.bound.emission.every,
         )
         resolved = Stage(packed_joined(rows, pack), resolve)
         return Counted(resolved, node.name, ("pair", "resolve"))

@@ -35,7 +35,7 @@ ROOMS = [
 """Each imports only from itself and from those above it in this list."""
 
 FACE = [
-    *("aggregates", "events", "grouped", "inspection", "join"),
+    *("aggregates", "events", "grouped", "join"),
     *("operators", "outputs", "row_operators", "sources", "table"),
 ]
 
