@@ -18,11 +18,11 @@ from fkjoin.analysis.checks import name_of, require_callables
 from fkjoin.analysis.joiner import RETURNS
 from fkjoin.analysis.planned import Call, Planned, Settings, telling_files
 from fkjoin.analysis.wanted import Wanted, aggregate_column, ordered_by_key
-from fkjoin.analysis.windows import windowed, without_window
+from fkjoin.analysis.windows import Options, windowed, without_window
 from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
-from fkjoin.lowering.aggregates import Options, aggregated, bound_step, condition_on
+from fkjoin.lowering.aggregates import aggregated, bound_step, condition_on
 from fkjoin.spark.copies import copied
 from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
@@ -427,15 +427,8 @@ class _Grouping:
     def _aggregated(
         self, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...]
     ) -> Planned:
-        return aggregated(
-            self.table,
-            self.key,
-            value,
-            fold=fold,
-            columns=columns,
-            options=self.options,
-            settings=self.settings,
-        )
+        about: Any = {"options": self.options, "settings": self.settings}
+        return aggregated(self.table, self.key, value, fold=fold, columns=columns, **about)
 
     def _step(self, argument: str, function: Any, result: StructType) -> Any:
         """An adder or subtractor, callable."""

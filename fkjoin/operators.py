@@ -9,11 +9,10 @@ from fkjoin.analysis.checks import Deployment, Extractor, Joiner
 from fkjoin.analysis.emission import Emit
 from fkjoin.analysis.joins import planned_join
 from fkjoin.analysis.planned import Settings, called
-from fkjoin.analysis.windows import Window
+from fkjoin.analysis.windows import Options, Window
 from fkjoin.errors import TopologyError
 from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
-from fkjoin.lowering.aggregates import Options
 from fkjoin.lowering.children import planned_children
 from fkjoin.lowering.enrich import planned_enrich, planned_events
 from fkjoin.lowering.handle import Handle, planned_of

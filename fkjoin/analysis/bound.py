@@ -19,7 +19,7 @@ from fkjoin.analysis.columns_in_text import paths_named, without_strings
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
-from fkjoin.errors import TopologyError, plain_line
+from fkjoin.errors import ColumnTypeError, TopologyError, plain_line
 from fkjoin.sessions.access import Access, access
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.json_lines import plain_path
@@ -124,6 +124,16 @@ def bind(argument: str, expressions: Sequence[Expression], scope: Scope) -> tupl
     raise TopologyError(
         f"{argument}: Spark cannot evaluate {texts} together: {plain_line(why)}"
     ) from why
+
+
+def bound_condition(argument: str, condition: Expression, scope: Scope) -> Bound:
+    """A condition over the columns of a scope; ``TopologyError`` if it is not a boolean."""
+    (bound,) = bind(argument, [condition], scope)
+    if (kind := bound.field.dataType.simpleString()) != "boolean":
+        raise ColumnTypeError(
+            f"{argument}: {text(condition)} is {kind}, a boolean is needed: write a comparison"
+        )
+    return bound
 
 
 def bound_columns(
@@ -356,7 +366,8 @@ _WORDS = {
 def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> Column:
     """The smallest part of the columns that throws, and why; null where it cannot be told.
 
-    ``nodes``: what Spark's analyzer made of the columns over ``rows``.
+    ``nodes``: what Spark's analyzer made of the columns over ``rows``.  A session makes null of
+    what throws: see ``Access.tried``.
 
     It stands in a lambda, where Spark makes no code of it: it is seldom evaluated, and may be long.
     """

@@ -18,8 +18,13 @@ from fkjoin.analysis.checks import (
     require_same_timestamps,
 )
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
-from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
+from fkjoin.analysis.joiner import (
+    BoundJoiner,
+    ForeignKey,
+    bound_foreign_key,
+    bound_joiner,
+    written_out,
+)
 from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.internal import InternalTopics, TopicSettings

@@ -283,11 +283,8 @@ def telling_files(*tables: Planned) -> Iterator[None]:
     try:
         yield
     except ColumnTypeError as error:
-        learned: dict[str, str] = {}
-        for table in tables:
-            for source in sources_below(table):
-                if source.bound.learned is not None:
-                    learned[source.name] = source.bound.files[0]
+        sources = [source for source in sources_below(*tables) if source.bound.learned is not None]
+        learned = {source.name: source.bound.files[0] for source in sources}
         if not learned:
             raise
         raise learned_otherwise(error, learned) from error
@@ -303,9 +300,9 @@ def learned_otherwise(error: ColumnTypeError, sources: Mapping[str, str]) -> Top
     )
 
 
-def sources_below(table: Planned) -> list[Planned]:
-    """The tables that are read, of which the table is made, each once."""
-    return [source for source in in_order(table) if isinstance(source.bound, SourceBound)]
+def sources_below(*tables: Planned) -> list[Planned]:
+    """The tables that are read, of which the tables are made, each once."""
+    return [source for source in in_order(*tables) if isinstance(source.bound, SourceBound)]
 
 
 def rebuilt(table: Planned, other: Callable[[Planned], Planned]) -> Planned:

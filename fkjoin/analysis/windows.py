@@ -8,8 +8,9 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType, TimestampType
 
+from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.delta_feed import reads_commit_time
-from fkjoin.analysis.emission import interval_us
+from fkjoin.analysis.emission import Emit, interval_us
 from fkjoin.analysis.planned import Planned, sources_below
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.plan.base import ON_CLOSE, Node, in_order, periodic
@@ -112,6 +113,21 @@ def windowed(kind: StructType) -> StructType:
 
 
 @dataclass(frozen=True)
+class Options:
+    """The arguments of ``Table.group_by`` besides key and value."""
+
+    name: str | None = None
+    emit: Emit = "on-change"
+    deployment: Deployment = "fused"
+    application: str | None = None
+    grace: str | None = None
+    idle: str | None = None
+    ahead: str | None = None
+    window: Window | None = None
+    """The window among the keys."""
+
+
+@dataclass(frozen=True)
 class Closes:
     """The times at which windows close."""
 
@@ -133,13 +149,13 @@ class Closes:
         return None if self.ahead is None else interval_us("ahead", self.ahead)
 
     @staticmethod
-    def of(
-        window: Window | None, emit: str, *, grace: str | None, idle: str | None, ahead: str | None
-    ) -> Closes | None:
+    def of(options: Options) -> Closes | None:
         """Check that arguments of ``Table.group_by`` go together.
 
         None where groups are not windows.
         """
+        window, emit = options.window, options.emit
+        grace, idle, ahead = options.grace, options.idle, options.ahead
         if window is None:
             if emit == ON_CLOSE:
                 raise TopologyError(

@@ -11,16 +11,16 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, StructType
+from pyspark.sql.types import DataType, StructType
 
-from fkjoin.analysis.attempt import Attempt, attempt
-from fkjoin.analysis.bound import Projection, Scope, bind
-from fkjoin.analysis.checks import Deployment, as_emitted, refuse_to_start_over, require_deployment
+from fkjoin.analysis.attempt import Attempt, as_json, attempt
+from fkjoin.analysis.bound import Projection, Scope, bound_condition
+from fkjoin.analysis.checks import as_emitted, refuse_to_start_over, require_deployment
 from fkjoin.analysis.columns import column_of, resolve_column, said_once
-from fkjoin.analysis.emission import Emission, Emit
+from fkjoin.analysis.emission import Emission
 from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.analysis.vectorize import scalar_of
-from fkjoin.analysis.windows import Closes, Window, sources_of, windowed
+from fkjoin.analysis.windows import Closes, Options, sources_of, windowed
 from fkjoin.codec.expressions import Part
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.fold import Fold, Having
@@ -30,17 +30,27 @@ from fkjoin.kafka.repartition import (
     repartition_topic,
     to_records,
 )
-from fkjoin.lowering.closing import closing_of, late_letters, with_time
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
 from fkjoin.lowering.table_plan import TablePlan, paced, pack_rows, table_of
-from fkjoin.lowering.workers import contributing, packed_contributions
+from fkjoin.lowering.workers import contributing, packed_contributions, read_by_workers
 from fkjoin.plan.nodes import Aggregate, fired, generated_name, read_from
 from fkjoin.plan.optimizer import aggregate_reads_answers
-from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
+from fkjoin.plan.physical import (
+    Counted,
+    InWorkers,
+    MessagesOnly,
+    Physical,
+    Stage,
+    Ticks,
+    Union,
+    by_spark,
+    reads,
+)
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
 from fkjoin.sessions.access import access
+from fkjoin.spark.arrivals import GreatestTime, UntilBatchTime
 from fkjoin.spark.buckets import ENVELOPE
-from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
+from fkjoin.spark.frame import DELETED, LEFT_GONE, PROBLEM, RAW, TS
 from fkjoin.spark.names import require_beside
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import (
@@ -53,25 +63,12 @@ from fkjoin.spark.schemas import (
 )
 from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.specs import AggregateSpec, CloseSpec, RegroupSpec, StageSpec, StateSpec
-from fkjoin.spark.unpacking import UnpackResults
+from fkjoin.spark.stepped import RowsAsTheyAre
+from fkjoin.spark.unpacking import UnpackLate, UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows
 from fkjoin.stages.close import Closing
 from fkjoin.stages.contribute import Contribute
-
-
-@dataclass(frozen=True)
-class Options:
-    """The arguments of ``Table.group_by`` besides key and value."""
-
-    name: str | None = None
-    emit: Emit = "on-change"
-    deployment: Deployment = "fused"
-    application: str | None = None
-    grace: str | None = None
-    idle: str | None = None
-    ahead: str | None = None
-    window: Window | None = None
-    """The window among the keys."""
+from fkjoin.stages.time_windows import TimeWindows
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +103,7 @@ def condition_on(
         "the result",
         arrow_schema("having", kind),
     )
-    (bound,) = bind("having", [condition], scope)
-    if not isinstance(bound.field.dataType, BooleanType):
-        mismatch = f"{text(condition)} is {bound.field.dataType.simpleString()}"
-        raise ColumnTypeError(f"having: {mismatch}, a boolean is needed: write a comparison")
+    bound = bound_condition("having", condition, scope)
     if bound.vector is None:
         raise TopologyError(
             f"having: only Spark can evaluate {text(condition)}; "
@@ -150,9 +144,7 @@ def aggregated(
 
     ``columns``: names and descriptions of its columns.  Raises ``TopologyError``.
     """
-    closes = Closes.of(
-        options.window, options.emit, grace=options.grace, idle=options.idle, ahead=options.ahead
-    )
+    closes = Closes.of(options)
     emission = Emission.of(options.emit, windows=closes is not None)
     require_deployment(options.deployment)
     having = None if fold.having is None else fold.having.text
@@ -287,8 +279,14 @@ class AggregatePlan:
 
     @cached_property
     def _closing(self) -> Closing | None:
+        """The times at which windows of the table close."""
         closes = self._bound.closes
-        return None if closes is None else closing_of(closes, self.table.planned, self._group)
+        if closes is None:
+            return None
+        window, sources = closes.window, sources_of(self.table.planned)
+        windows = TimeWindows(window.size_us, window.slide_us, self._group, closes.ahead_us)
+        names = tuple(source.name for source in sources)
+        return Closing(windows, closes.grace_us, names, closes.idle_ms)
 
     def _named(self, letters: DataFrame) -> DataFrame:
         """The letters with the aggregate's name."""
@@ -454,3 +452,78 @@ class AggregatePlan:
             self._group,
             self._bound.fold.value,
         )
+
+
+_TICKS_AN_IDLE = 4
+"""The number of the clock's intervals in the time after which a source is idle."""
+
+
+def late_letters(
+    contributions: Physical, spec: CloseSpec, label: str, row_key: pa.Schema
+) -> Physical:
+    """The rows that dead letters come from, of changes that come to windows that are closed.
+
+    ``contributions``: with time, for a query of their own, which decides by its own batches what
+    is late.
+    """
+    windows = spec.closing.windows
+    early = F.lit(None).cast("string") if windows.ahead is None else F.lit(windows.ahead_text)
+    unpack = UnpackLate(row_key, windows.key)
+    late = MessagesOnly(Stage(contributions, replace(spec, letters=True)))
+
+    def letters(rows: DataFrame) -> DataFrame:
+        raw = F.struct(
+            F.lit(label).alias("table"),
+            as_json(F.col("row_key")).alias("key"),
+            as_json(F.col("group")).alias("value"),
+        )
+        why = F.when(F.col("early"), early).otherwise(F.lit("the window was closed"))
+        problem = F.concat(F.lit(f"group_by {label}: "), why)
+        return rows.select(raw.alias(RAW), problem.alias(PROBLEM))
+
+    return by_spark(letters, InWorkers(late, unpack, spark_schema(unpack.schema)))
+
+
+def with_time(contributions: Physical, table: Planned, spec: CloseSpec) -> Physical:
+    """Contributions, and what each bucket is told of time.
+
+    It is told the greatest timestamps of the sources, and the ends of a clock's intervals.
+    """
+    buckets, idle_ms = spec.state.buckets, spec.closing.idle_ms
+    timed = contributions
+    for number, source in enumerate(sources_of(table)):
+        latest = GreatestTime(number, buckets, spec.closing.windows.ahead)
+        timed = _with_arrivals(timed, source, latest)
+    if idle_ms is None:
+        return timed
+    return Union((timed, Ticks(idle_ms // _TICKS_AN_IDLE, buckets)))
+
+
+def _with_arrivals(envelopes: Physical, source: Planned, latest: GreatestTime) -> Physical:
+    """The envelopes, and the source's greatest timestamps, read as the envelopes read the source.
+
+    Else Spark would read it twice, and a batch could have a time without the rows.
+    """
+    times = by_spark(_times, source.bound.rows)
+    undecoded = source.bound.undecoded
+    dated = latest.ahead is not None
+    as_rows: Physical = InWorkers(times, latest, ENVELOPE)
+    if dated:
+        as_rows = _until(times, RowsAsTheyAre(), latest)
+    by_rows = Union((envelopes, as_rows))
+    if undecoded is None:
+        return by_rows
+    # A snapshot's rows have no timestamps: what is bounded leaves them out.
+    by_lines = Union((envelopes, _until(undecoded.lines, undecoded.reading, latest)))
+    if not dated:
+        by_lines = Union((envelopes, read_by_workers(undecoded, latest)))
+    return min((by_lines, by_rows), key=lambda plan: len(reads(plan)))
+
+
+def _times(rows: DataFrame) -> DataFrame:
+    return rows.select(F.col(TS).alias("ts"), F.col(PROBLEM).alias("problem"))
+
+
+def _until(rows: Physical, reading: Any, latest: GreatestTime) -> Physical:
+    """Envelopes with the greatest timestamps that are not too far ahead of the batch."""
+    return InWorkers(rows, UntilBatchTime(reading, latest), ENVELOPE, dated=True)

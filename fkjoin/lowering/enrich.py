@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from fkjoin.analysis.attempt import Attempt, as_json, attempt
 from fkjoin.analysis.bound import Scope, bind
 from fkjoin.analysis.checks import as_emitted
-from fkjoin.analysis.extractor import require_key
+from fkjoin.analysis.joiner import require_key
 from fkjoin.analysis.planned import Planned, Settings, refuse_same_name
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection

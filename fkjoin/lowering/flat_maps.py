@@ -14,7 +14,7 @@ from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raw
 from fkjoin.analysis.bound import Projection, Scope, bind
 from fkjoin.analysis.checks import as_emitted, described, is_function, require_takes
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.extractor import tried_function
+from fkjoin.analysis.joiner import tried_function
 from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of, with_visible
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.lowering.stage import counted, let_through, packed, state_spec

@@ -19,7 +19,7 @@ from fkjoin.codec.vectors import Where
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
 from fkjoin.lowering.answers import JoinAnswers, JoinRows, Kept
-from fkjoin.lowering.foreign_keys import JoinSides, Schemas
+from fkjoin.lowering.foreign_keys import JoinSides
 from fkjoin.lowering.multi_join import Joins, begin, field_in, plan_joins, share
 from fkjoin.lowering.stage import let_through
 from fkjoin.lowering.table_plan import TablePlan, paced, stages_of, table_of
@@ -230,8 +230,7 @@ class JoinPlan(JoinAnswers):
     def _answering(self, columns: Kept) -> _Answered:
         """The answers with so much of both rows."""
         bound, label = self.bound, self.node.name
-        schemas = Schemas(self._key, self._foreign_key, columns.left, columns.right)
-        sides = self._sides.packed(self._needed[0], schemas)
+        sides = self._sides.packed(self._needed[0], columns)
         rekey = self._rekey(columns, sides.from_answers)
         subscription = self._subscription(columns)
         if bound.topics is not None:

@@ -67,6 +67,8 @@ class Node:
     materialized: str | None = field(default=None, kw_only=True)
     """The name under which results are kept for ``read_state``; None: only their hashes are."""
 
+    reads = ()
+    """The names of the fields that are tables which it reads."""
     rooted = False
     """True where versions of rows say which records of topics they are made of."""
     appends = False
@@ -74,7 +76,7 @@ class Node:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        return ()
+        return tuple(getattr(self, name) for name in self.reads)
 
     @property
     def emit(self) -> str:
