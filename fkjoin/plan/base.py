@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from fkjoin.plan.rules import Verdict
 
@@ -67,7 +67,7 @@ class Node:
     materialized: str | None = field(default=None, kw_only=True)
     """The name under which results are kept for ``read_state``; None: only their hashes are."""
 
-    reads = ()
+    reads: ClassVar[tuple[str, ...]] = ()
     """The names of the fields that are tables which it reads."""
     rooted = False
     """True where versions of rows say which records of topics they are made of."""
