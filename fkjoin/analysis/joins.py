@@ -105,7 +105,7 @@ def planned_join(
 def joined_rows(
     label: str, left: Planned, right: Planned, joiner: Joiner | None, how: HowByKey
 ) -> tuple[BoundJoiner, StructType, StructType]:
-    """The joiner of the join with that ``label``, and the types of its rows' keys and of its rows."""
+    """The joiner of the join with that ``label``, and the types of its rows' keys and its rows."""
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
     key = arrow_schema("left", left.key_type)
     answers = UnpackAnswers(left_row, right_row, how, key)

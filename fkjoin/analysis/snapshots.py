@@ -31,7 +31,7 @@ from fkjoin.errors import ColumnTypeError, TopologyError, first_line
 from fkjoin.files.source import open_files
 from fkjoin.plan.nodes import Source
 from fkjoin.plan.physical import Union, by_spark
-from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, VERSION
 from fkjoin.spark.names import POSITION, quoted
 from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.schemas import nullable
@@ -321,7 +321,6 @@ def _as_in(columns: StructType, identity: bytes, rows: DataFrame, *, only_alive:
     own = {
         DELETED: F.lit(False),
         SOURCE: F.lit(bytearray(identity)),
-        TS: F.lit(None),
         PROBLEM: F.col(PROBLEM),
     }
     row_type: Any = rows.schema[ROW].dataType

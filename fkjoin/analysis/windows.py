@@ -135,18 +135,9 @@ class Closes:
     grace: str
     idle: str | None
     ahead: str | None
-
-    @property
-    def grace_us(self) -> int:
-        return interval_us("grace", self.grace)
-
-    @property
-    def idle_ms(self) -> int | None:
-        return None if self.idle is None else interval_us("idle", self.idle) // 1000
-
-    @property
-    def ahead_us(self) -> int | None:
-        return None if self.ahead is None else interval_us("ahead", self.ahead)
+    grace_us: int
+    idle_ms: int | None
+    ahead_us: int | None
 
     @staticmethod
     def of(options: Options) -> Closes | None:
@@ -173,20 +164,22 @@ class Closes:
                 f"emit: a window is sent once, when it closes, so {emit!r} cannot be used; give "
                 f'emit="{ON_CLOSE}"'
             )
-        closes = Closes(window, "0 seconds" if grace is None else grace, idle, ahead)
-        if closes.grace_us < 0:
+        grace_us = 0 if grace is None else interval_us("grace", grace)
+        idle_ms = None if idle is None else interval_us("idle", idle) // 1000
+        ahead_us = None if ahead is None else interval_us("ahead", ahead)
+        if grace_us < 0:
             raise TopologyError(
                 f'grace: {grace} is less than zero; give an interval such as "2 minutes"'
             )
-        if closes.idle_ms is not None and closes.idle_ms < _SHORTEST_IDLE_MS:
+        if idle_ms is not None and idle_ms < _SHORTEST_IDLE_MS:
             raise TopologyError(
                 f'idle: {idle} is too short; give at least "{_SHORTEST_IDLE_MS // 1000} second"'
             )
-        if closes.ahead_us is not None and closes.ahead_us < 0:
+        if ahead_us is not None and ahead_us < 0:
             raise TopologyError(
                 f'ahead: {ahead} is less than zero; give an interval such as "1 hour"'
             )
-        return closes
+        return Closes(window, grace or "0 seconds", idle, ahead, grace_us, idle_ms, ahead_us)
 
     def check(self, table: Planned, key: StructType, deployment: str) -> None:
         """Raise ``TopologyError`` if windows of the table cannot close."""

@@ -332,8 +332,8 @@ class Job:
             spec = self.spec.sinks[name]
             plan, common["begun"] = table._as_begun(query.checkpoint)
             batches.make_topics(plan, query.checkpoint)
-            about = spec.format, spec.options
-            return start_by_spark(self._spark, plan.changes_with(), *about, path=spec.path, **common)
+            about = plan.changes_with(), spec.format, spec.options
+            return start_by_spark(self._spark, *about, path=spec.path, **common)
 
     def _dead_letters(
         self, name: str, trigger: Mapping[str, Any], checkpoint: str

@@ -360,15 +360,32 @@ class AggregatePlan:
         return CloseSpec(self._state(CloseSpec, None), fold=self._bound.fold, closing=closing)
 
     def _late(self, closing: Closing) -> tuple[Physical, ...]:
-        """The rows that dead letters of windows come from, in a query of their own."""
+        """The rows that dead letters come from, of changes that come to windows that are closed.
+
+        They have a query of their own, which decides by its own batches what is late.
+        """
         if self.table.on_error != "dead-letter":
             return ()
-        label, closes = self.planned.name, self._closes(closing)
+        label, closes, windows = self.planned.name, self._closes(closing), closing.windows
         contributions = self.contributions(
             every=self._bound.emission.every, reader="letters", letters=True
         )
         timed = with_time(contributions, self.table.planned, closes)
-        return (late_letters(timed, closes, label, self._row_key),)
+        late = MessagesOnly(Stage(timed, replace(closes, letters=True)))
+        unpack = UnpackLate(self._row_key, windows.key)
+        early = F.lit(None).cast("string") if windows.ahead is None else F.lit(windows.ahead_text)
+
+        def letters(rows: DataFrame) -> DataFrame:
+            raw = F.struct(
+                F.lit(label).alias("table"),
+                as_json(F.col("row_key")).alias("key"),
+                as_json(F.col("group")).alias("value"),
+            )
+            why = F.when(F.col("early"), early).otherwise(F.lit("the window was closed"))
+            problem = F.concat(F.lit(f"group_by {label}: "), why)
+            return rows.select(raw.alias(RAW), problem.alias(PROBLEM))
+
+        return (by_spark(letters, InWorkers(late, unpack, spark_schema(unpack.schema))),)
 
     @cached_property
     def _contributed(self) -> _Contributed:
@@ -456,32 +473,6 @@ class AggregatePlan:
 
 _TICKS_AN_IDLE = 4
 """The number of the clock's intervals in the time after which a source is idle."""
-
-
-def late_letters(
-    contributions: Physical, spec: CloseSpec, label: str, row_key: pa.Schema
-) -> Physical:
-    """The rows that dead letters come from, of changes that come to windows that are closed.
-
-    ``contributions``: with time, for a query of their own, which decides by its own batches what
-    is late.
-    """
-    windows = spec.closing.windows
-    early = F.lit(None).cast("string") if windows.ahead is None else F.lit(windows.ahead_text)
-    unpack = UnpackLate(row_key, windows.key)
-    late = MessagesOnly(Stage(contributions, replace(spec, letters=True)))
-
-    def letters(rows: DataFrame) -> DataFrame:
-        raw = F.struct(
-            F.lit(label).alias("table"),
-            as_json(F.col("row_key")).alias("key"),
-            as_json(F.col("group")).alias("value"),
-        )
-        why = F.when(F.col("early"), early).otherwise(F.lit("the window was closed"))
-        problem = F.concat(F.lit(f"group_by {label}: "), why)
-        return rows.select(raw.alias(RAW), problem.alias(PROBLEM))
-
-    return by_spark(letters, InWorkers(late, unpack, spark_schema(unpack.schema)))
 
 
 def with_time(contributions: Physical, table: Planned, spec: CloseSpec) -> Physical:

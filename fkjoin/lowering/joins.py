@@ -311,7 +311,7 @@ def _held(condition: Bound, places: Mapping[str, Place], rows: DataFrame) -> Dat
     kinds = condition.scope.frame.schema
     named = {}
     for name, (side, path) in places.items():
-        named[name] = field_in(side, path).cast(kinds[name].dataType)
+        named[name] = field_in(side == "key", path).cast(kinds[name].dataType)
     stays = ~F.col(DELETED) & F.coalesce(condition.column, F.lit(False))
     held = {ROW: F.when(stays, F.col(ROW)), DELETED: ~stays}
     return rows.withColumns(named).withColumns(held).select(rows.columns)

@@ -119,7 +119,7 @@ def _joined(
     if bound is not None:
         bound = (*bound, *bind("extractor", names, joins.left.planned.scope))
     width = sum(len(table.key_type) for table, _ in joins.rights)
-    columns = [field_in("key" if key.part == KEY_PART else "row", key.path) for key in keys]
+    columns = [field_in(key.part == KEY_PART, key.path) for key in keys]
     return replace(
         joins,
         rows=by_spark(lambda frame: _with(frame, width, columns), joins.rows),
@@ -318,9 +318,9 @@ def _nested(
     return Nested(tuple(columns))
 
 
-def field_in(side: str, path: Path) -> Column:
-    """A field of a table's frame: of the ``"key"``, or of the row."""
-    column = F.col(KEY if side == "key" else ROW)
+def field_in(of_key: bool, path: Path) -> Column:
+    """A field of a table's frame: of the key, or of the row."""
+    column = F.col(KEY if of_key else ROW)
     for name in path:
         column = column.getField(name)
     return column
