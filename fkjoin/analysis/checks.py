@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeGuard, get_args
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.sessions.access import access
 from fkjoin.spark.schemas import Expressions, arrow_schema, listed, spark_schema, text
+from fkjoin.spark.spark_api import require_classic
 
 Deployment = Literal["fused", "staged"]
 """All stages in one query, or each one a query of its own, with topics between them."""
@@ -74,10 +76,17 @@ def require_callables(arguments: str, other: Any = (), /, **callables: Any) -> N
             require_takes(argument, function, *arguments.split(", "))
 
 
-def require_deployment(deployment: str) -> None:
-    """Raise ``TopologyError`` if it is not a ``Deployment``."""
+def staged_application(spark: SparkSession, deployment: str, application: str | None) -> str | None:
+    """The application whose topics a staged operator has; None for a fused one.
+
+    Raises ``TopologyError``.
+    """
     if deployment not in get_args(Deployment):
         raise TopologyError(f'deployment: {deployment!r} is not one of "fused", "staged"')
+    if deployment == "fused":
+        return None
+    require_classic(spark, 'deployment="staged"', "leave the deployment fused")
+    return application or access(spark).application()
 
 
 def require_same_timestamps(left: Planned, right: Planned) -> None:

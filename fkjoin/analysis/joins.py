@@ -14,8 +14,8 @@ from fkjoin.analysis.checks import (
     as_emitted,
     described,
     refuse_to_start_over,
-    require_deployment,
     require_same_timestamps,
+    staged_application,
 )
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.joiner import (
@@ -31,11 +31,9 @@ from fkjoin.kafka.internal import InternalTopics, TopicSettings
 from fkjoin.kafka.staged import internal_topics
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Join, Source, View, generated_name
-from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import BUCKETS, prepare
 from fkjoin.spark.names import require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
-from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages import HowByKey
 from fkjoin.stages.contribute import Place
@@ -134,10 +132,9 @@ def _internal_topics(
     deployment: Deployment, application: str | None, *, join: str, left: Planned, right: Planned
 ) -> InternalTopics | None:
     """The topics of a staged join; None for a fused one."""
-    require_deployment(deployment)
-    if deployment == "fused":
+    name = staged_application(left.spark, deployment, application)
+    if name is None:
         return None
-    require_classic(left.spark, 'deployment="staged"', "leave the deployment fused")
     for argument, table in (("left", left), ("right", right)):
         if table.connection is None or not _of_source(table.node):
             raise TopologyError(
@@ -147,7 +144,6 @@ def _internal_topics(
         refuse_to_start_over(argument, table)
     assert left.connection is not None
     assert right.connection is not None
-    name = application or access(left.spark).application()
     return internal_topics(
         name, join, left.connection, right.connection, settings=TopicSettings.of(left.spark)
     )

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import as_json, attempt
-from fkjoin.analysis.bound import Scope, bind, bound_columns
+from fkjoin.analysis.bound import Bound, Scope, bind, bound_columns
 from fkjoin.analysis.columns import require_names, resolve_column
 from fkjoin.analysis.planned import Planned, Settings, SourceBound, Undecoded, learned_otherwise
 from fkjoin.codec import versions
@@ -66,17 +66,30 @@ class ChangeColumns:
         )
 
     @property
-    def others(self) -> tuple[Expression, Expression]:
-        """The expressions that delete and date; an empty text for one that is not given."""
-        return (
-            "" if self.deleted is None else self.deleted,
-            "" if self.timestamp is None else self.timestamp,
-        )
+    def ordering(self) -> list[Expression]:
+        """The expressions of the version."""
+        return [] if self.version is None else listed(self.version)
+
+    def bound(
+        self, frame: DataFrame, names: list[str], label: str
+    ) -> tuple[tuple[Bound, ...], str | None]:
+        """The version's numbers, then what deletes and what dates; and the type of the timestamp.
+
+        ``TopologyError`` where one of them has another type than these need.
+        """
+        columns = [*self.numbers(frame, names, label), self.gone(frame, names, label)]
+        time, kind_of_time = self.time(frame, names, label)
+        # An empty text stands for an expression that is not given.
+        deleted = "" if self.deleted is None else self.deleted
+        timestamp = "" if self.timestamp is None else self.timestamp
+        scope = Scope(frame, tuple(names), label, pa.schema([]))
+        expressions = [*self.ordering, deleted, timestamp]
+        return bound_columns(expressions, [*columns, time], scope), kind_of_time
 
     def numbers(self, frame: DataFrame, names: list[str], label: str) -> list[Column]:
         """The version's numbers; ``TopologyError`` where they are not whole."""
         numbers = []
-        for item in () if self.version is None else listed(self.version):
+        for item in self.ordering:
             column = resolve_column("version", item, frame, names, label)
             kind = type_of(frame, column).simpleString()
             if kind not in _INTEGERS:
@@ -170,8 +183,7 @@ def read_stream(
             "version: name the columns that order the changes of a key, such as an LSN"
         )
     changes = ChangeColumns(ordering, deleted, timestamp)
-    numbers, gone = changes.numbers(df, columns, label), changes.gone(df, columns, label)
-    time, kind_of_time = changes.time(df, columns, label)
+    bound, kind_of_time = changes.bound(df, columns, label)
     of_changes = [item for item in (*ordering, deleted, timestamp) if isinstance(item, str)]
     control = {*beside, *of_changes} - set(keys)
     row = [column for column in columns if column not in control]
@@ -189,8 +201,6 @@ def read_stream(
     )
     struct = F.struct(*[F.col(quoted(column)) for column in keys])
     before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
-    scope = Scope(df, tuple(columns), label, pa.schema([]))
-    bound = bound_columns([*ordering, *changes.others], [*numbers, gone, time], scope)
     tried = attempt("source", node.name, bound, on_error, usable=before.isNull(), key=struct)
     *numbers, gone, time = tried.columns
     raw = _raw(df, node.name, keys, row)

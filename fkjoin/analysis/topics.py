@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from fkjoin.analysis.attempt import attempt
-from fkjoin.analysis.bound import Scope, bound_columns
 from fkjoin.analysis.planned import Planned, Settings, Undecoded
 from fkjoin.analysis.sources import ChangeColumns, planned_source
 from fkjoin.analysis.views import completed
@@ -35,7 +33,7 @@ from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, 
 from fkjoin.spark.json_lines import no_version
 from fkjoin.spark.names import POSITION, quoted, require_apart
 from fkjoin.spark.on_spark import on_spark
-from fkjoin.spark.schemas import fields_of, listed, require_plain_keys, struct_type_of, text
+from fkjoin.spark.schemas import fields_of, require_plain_keys, struct_type_of, text
 from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
 from fkjoin.stages.start_over import StartOver
@@ -182,7 +180,7 @@ def read_topic(
     node = Source(
         name or topic,
         key_names,
-        (*(text(item) for item in listed(columns.version or ())), *ordering),
+        (*(text(item) for item in columns.ordering), *ordering),
         " or ".join(deletes),
         "timestamp" if columns.timestamp is None else text(columns.timestamp),
         fields_of(records, row),
@@ -311,14 +309,7 @@ def with_change_columns(
         for name in fields_of(of_records, F.col(part)):
             names.setdefault(name, F.col(part).getField(name).alias(name))
     visible = of_records.select("*", *names.values())
-    known = list(names)
-    numbers, gone = columns.numbers(visible, known, label), columns.gone(visible, known, label)
-    time, kind_of_time = columns.time(visible, known, label)
-    ordering = listed(columns.version) if numbers else []
-    texts = [*ordering, *columns.others]
-    bound = bound_columns(
-        texts, [*numbers, gone, time], Scope(visible, tuple(known), label, pa.schema([]))
-    )
+    bound, kind_of_time = columns.bound(visible, list(names), label)
     tried = attempt("source", label, bound, "skip", usable=F.lit(True), key=F.col(_KEY))
     *numbers, gone, time = tried.columns
     numbered = [number.alias(f"v{index}") for index, number in enumerate(numbers)]
@@ -336,7 +327,7 @@ def with_change_columns(
     read = [F.col(_NUMBERS).getField(f"v{index}") for index in range(len(numbers))]
     missing = [
         F.when(number.isNull(), F.lit(no_version(text(item))))
-        for item, number in zip(ordering, read, strict=True)
+        for item, number in zip(columns.ordering, read, strict=True)
     ]
     problem = F.coalesce(F.col(_THREW), *missing)
     return added, RecordChange(read, F.col(_GONE), F.col(_TIME), kind_of_time, problem)

@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType, StructType
 
 from fkjoin.analysis.attempt import Attempt, as_json, attempt
 from fkjoin.analysis.bound import Projection, Scope, bound_condition
-from fkjoin.analysis.checks import as_emitted, refuse_to_start_over, require_deployment
+from fkjoin.analysis.checks import as_emitted, refuse_to_start_over, staged_application
 from fkjoin.analysis.columns import column_of, resolve_column, said_once
 from fkjoin.analysis.emission import Emission
 from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
@@ -47,7 +47,6 @@ from fkjoin.plan.physical import (
     reads,
 )
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
-from fkjoin.sessions.access import access
 from fkjoin.spark.arrivals import GreatestTime, UntilBatchTime
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PROBLEM, RAW, TS
@@ -61,7 +60,6 @@ from fkjoin.spark.schemas import (
     spark_schema,
     text,
 )
-from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.specs import AggregateSpec, CloseSpec, RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.stepped import RowsAsTheyAre
 from fkjoin.spark.unpacking import UnpackLate, UnpackResults
@@ -146,7 +144,7 @@ def aggregated(
     """
     closes = Closes.of(options)
     emission = Emission.of(options.emit, windows=closes is not None)
-    require_deployment(options.deployment)
+    application = staged_application(table.spark, options.deployment, options.application)
     having = None if fold.having is None else fold.having.text
     grouped_by = key.texts if closes is None else (closes.window.text, *key.texts[1:])
     facts = table.name, grouped_by, value.texts, columns, *([] if having is None else [having])
@@ -158,9 +156,7 @@ def aggregated(
         closes.check(table, key.schema, options.deployment)
     require_beside(keys, "agg", fold.schema.names, "give it another name")
     topic = None
-    if options.deployment == "staged":
-        require_classic(table.spark, 'deployment="staged"', "leave the deployment fused")
-        application = options.application or access(table.spark).application()
+    if application is not None:
         topic = repartition_topic(
             application, label, table.connection, table.name, settings=TopicSettings.of(table.spark)
         )
@@ -456,8 +452,8 @@ class AggregatePlan:
         join = self.table.answers
         if join is None:
             return "its rows are more than fields of both rows"
-        key, value = self._bound.key.given, self._bound.value.given
-        expressions = (*key, *value)
+        key, value = self._bound.key.bound, self._bound.value.bound
+        expressions = [column.expression for column in (*key, *value)]
         places = join.places_of(expressions, self.table.planned.scope.schema)
         if None in places:
             return f"{text(expressions[places.index(None)])} is more than a field"
