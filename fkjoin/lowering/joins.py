@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, StructType
 
 from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.planned import Planned
@@ -256,19 +256,18 @@ class JoinPlan(JoinAnswers):
         node, envelopes, _ = self._answered
         joiner = self.bound.joiner
         if joiner.both_rows:
-            sides = {"left": self.left.row_type, "right": self.right.row_type}
-            both = StructType([StructField(name, kind) for name, kind in sides.items()])
+            both = StructType().add("left", self.left.row_type).add("right", self.right.row_type)
             return _Joined(node, envelopes, None, tuple(self.kept), both)
         fails = self.left.on_error == "fail"
         rows = self.joined(envelopes, self._unpack(self._key if fails else None))
         result = self.left.columns_of(rows)["row"].dataType
         schema = arrow_schema("joiner", result)
         maker = self.maker
+        obstacle = maker if isinstance(maker, str) else None
+        node = resolve_makes_rows(node, self.bound.settings.off, obstacle)
         if isinstance(maker, str):
-            node = resolve_makes_rows(node, self.bound.settings.off, maker)
             pack = PackJoined(schema, self.bound.settings.buckets)
             return _Joined(node, packed_joined(rows, pack), None, (schema,), result)
-        node = resolve_makes_rows(node, self.bound.settings.off, None)
         makes = Joined(AnswerRows(self.whole, maker, fails), schema)
         return _Joined(node, envelopes, makes, (schema,), result)
 
