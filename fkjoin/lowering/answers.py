@@ -286,11 +286,6 @@ class JoinAnswers(JoinedTables[Join], ABC):
         return self.bound.topics is not None
 
     @property
-    def fields(self) -> Mapping[str, Place]:
-        """Columns of a joined row and its key; none where they are more than the rows' fields."""
-        return self.bound.fields or {}
-
-    @property
     def whole(self) -> Fields:
         """The fields of answers with all that is kept."""
         return self._fields(self.kept)
@@ -328,9 +323,9 @@ class JoinAnswers(JoinedTables[Join], ABC):
 
         With an empty path it is one of both rows.
         """
-        if path[0] not in self.fields:
+        if path[0] not in self.bound.fields:
             return None
-        side, above = self.fields[path[0]]
+        side, above = self.bound.fields[path[0]]
         return side, (*above, *path[1:])
 
     def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
@@ -340,7 +335,7 @@ class JoinAnswers(JoinedTables[Join], ABC):
         """
         if not self.bound.joiner.both_rows or paths is None:
             return None
-        return [(self.fields[path[0]][0], path[1:]) for path in paths]
+        return [(self.bound.fields[path[0]][0], path[1:]) for path in paths]
 
     @abstractmethod
     def keeping(self, condition: Bound) -> JoinAnswers | str:

@@ -131,7 +131,7 @@ class JoinSides:
         A text says why they cannot be taken from there.
         """
         join, bound = self.left.answers, self.foreign_key.bound
-        if join is None or join.fields is None:
+        if join is None:
             return "its rows are more than fields of both rows"
         if bound is None:
             return "the foreign key is more than a field"
@@ -139,7 +139,7 @@ class JoinSides:
         places = tuple(key for key in keys if key is not None)
         if len(places) < len(keys):
             return "the foreign key is more than a field"
-        row = tuple(join.fields[name] for name in columns.left.names)
+        row = tuple(join.bound.fields[name] for name in columns.left.names)
         return Carry(join.whole, places, row, self._right_key, columns.left)
 
 

@@ -144,10 +144,6 @@ class JoinPlan(JoinAnswers):
     def _sides(self) -> JoinSides:
         return JoinSides(self.left, self.right, self.bound.foreign_key, self.bound.settings)
 
-    @cached_property
-    def _foreign_key(self) -> pa.Schema:
-        return arrow_schema("right", self.right.key_type)
-
     @property
     def _about(self) -> dict[str, object]:
         return {
@@ -185,7 +181,7 @@ class JoinPlan(JoinAnswers):
             spread=self.node.spread,
             materialized=materialized,
             extractor=self.node.extractor,
-            foreign_key=schema_text(self._foreign_key),
+            foreign_key=schema_text(arrow_schema("right", self.right.key_type)),
         )
 
     def _rekey(self, columns: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
