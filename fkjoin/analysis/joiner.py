@@ -30,13 +30,11 @@ from fkjoin.analysis.columns import without_stars
 from fkjoin.analysis.planned import Planned
 from fkjoin.errors import ColumnTypeError, FkJoinError, TopologyError, thrown_at
 from fkjoin.spark.dead_letters import OnError
-from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import arrow_schema, listed, struct_type_of, text
 from fkjoin.stages.answer_rows import thrown_text
-
-THROWN = "__fkjoin_thrown"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +49,13 @@ class ForeignKey:
     def on(self, rows: DataFrame) -> DataFrame:
         """A left table's rows with a struct ``foreign_key`` of the right key's types.
 
-        It is null in deletes.  Where the extractor can throw, ``THROWN`` is why it did.
+        It is null in deletes.
         """
         members = [column.alias(f"k{index}") for index, column in enumerate(self.tried.columns)]
         foreign_key = F.when(~F.col(DELETED), F.struct(*members)).alias("foreign_key")
-        thrown = [] if self.tried.reason is None else [self.tried.reason.alias(THROWN)]
-        raw = [RAW] if RAW in rows.columns else []
+        problem = self.tried.problems.alias(PROBLEM)
         about = (KEY, ROW, DELETED, VERSION, SOURCE, TS)
-        return self.tried.on(rows).select(
-            *about, self.tried.problems.alias(PROBLEM), *thrown, *raw, foreign_key
-        )
+        return self.tried.on(rows).select(*about, problem, foreign_key)
 
 
 def bound_foreign_key(

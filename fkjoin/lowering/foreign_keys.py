@@ -11,12 +11,10 @@ from itertools import chain
 from typing import Generic
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from fkjoin.analysis.attempt import letters
 from fkjoin.analysis.bound import Bound, for_workers
-from fkjoin.analysis.joiner import THROWN, ForeignKey
+from fkjoin.analysis.joiner import ForeignKey
 from fkjoin.analysis.planned import Settings
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
@@ -61,16 +59,8 @@ class JoinSides:
 
         It may throw on left rows.
         """
-        left, foreign_key = self.left, self.foreign_key
-        dead = dead_of_all(left, self.right)
-        if left.on_error != "dead-letter" or foreign_key.tried.reason is None:
-            return dead
-
-        def thrown(rows: DataFrame) -> DataFrame:
-            return letters(foreign_key.on(rows), F.col(THROWN), left.name)
-
-        every = left.visible_in(left.every_row(f"{reader}-letters"))
-        return (*dead, by_spark(thrown, every))
+        thrown = self.left.dead_of(self.foreign_key.tried, reader)
+        return (*dead_of_all(self.left, self.right), *thrown)
 
     def packed(self, node: N, columns: Kept) -> PackedSides[N]:
         """Pack what ``node`` reads."""

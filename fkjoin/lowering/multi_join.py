@@ -18,8 +18,8 @@ from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
 from fkjoin.lowering.answers import ALL_READ, narrow
 from fkjoin.lowering.foreign_keys import JoinSides, packed_left_rows, packed_right_rows
-from fkjoin.lowering.stage import let_through, rows_of, state_spec
-from fkjoin.lowering.table_plan import Joins, TablePlan, paced, pack_changes, table_of
+from fkjoin.lowering.stage import let_through, state_spec
+from fkjoin.lowering.table_plan import Joins, TablePlan, paced, pack_changes, rows_of, table_of
 from fkjoin.plan.nodes import Join, fired, shares_stages
 from fkjoin.plan.optimizer import (
     N,

@@ -19,11 +19,12 @@ from fkjoin.analysis.planned import Planned, Settings, Undecoded, with_visible
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.positions import numbers
 from fkjoin.lowering.answers import JoinAnswers, JoinRows
-from fkjoin.lowering.stage import frame_of, rows_of, state_spec
+from fkjoin.lowering.stage import framed, state_spec
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Source, starts_over
 from fkjoin.plan.optimizer import stages_share_an_operator
 from fkjoin.plan.physical import (
+    BySpark,
     Counted,
     InWorkers,
     MessagesOnly,
@@ -72,7 +73,10 @@ class Results:
 
     def frame(self, batch: DataFrame) -> DataFrame:
         """The frame of a batch, which may be packed."""
-        return batch if self.unpack is None else frame_of(batch, self.unpack)
+        if self.unpack is None:
+            return batch
+        rows = batch.mapInArrow(self.unpack, spark_schema(self.unpack.schema))
+        return _as_frame(rows, self.unpack.versions)
 
     def changes(self, frame: DataFrame, *more: Column) -> DataFrame:
         """See ``Table.changes``; ``more``: columns made from the frame."""
@@ -96,6 +100,19 @@ class Results:
         return frame.where(F.col(PROBLEM).isNull()).select(
             *key, *row, *about, time.alias("_timestamp"), *more
         )
+
+
+def rows_of(results: Physical, unpack: UnpackResults) -> BySpark:
+    """The rows of a table, from the last stage's results."""
+    rows = InWorkers(results, unpack, spark_schema(unpack.schema))
+    return by_spark(partial(_as_frame, versions=unpack.versions), rows)
+
+
+def _as_frame(rows: DataFrame, versions: tuple[tuple[str, int], ...]) -> DataFrame:
+    operation, problem = F.col("operation"), F.lit(None).cast("string")
+    of_versions = [F.col(f"numbers_{name}").alias(f"{NUMBERS}{name}") for name, _ in versions]
+    columns = operation.alias(OPERATION), *of_versions
+    return framed(rows, "key", operation == "delete", problem, *columns)
 
 
 class Packed(NamedTuple):
