@@ -217,7 +217,8 @@ class AggregatePlan:
             grouped, unreadable = read_back(
                 table.spark, bound.topic, bound.fold.value, bound.settings.buckets
             )
-            dead = (*dead, by_spark(self._named, unreadable))
+            raw = F.col(RAW).withField("table", F.lit(label))
+            dead = (*dead, by_spark(lambda frame: frame.withColumn(RAW, raw), unreadable))
         if self._closing is not None:
             dead = (*dead, *self._late(self._closing))
             closes = self._closes(self._closing)
@@ -283,10 +284,6 @@ class AggregatePlan:
         windows = TimeWindows(window.size_us, window.slide_us, self._group, closes.ahead_us)
         names = tuple(source.name for source in sources)
         return Closing(windows, closes.grace_us, names, closes.idle_ms)
-
-    def _named(self, letters: DataFrame) -> DataFrame:
-        """The letters with the aggregate's name."""
-        return letters.withColumn(RAW, F.col(RAW).withField("table", F.lit(self.planned.name)))
 
     @cached_property
     def _facts(self) -> dict[str, Any]:

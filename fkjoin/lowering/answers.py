@@ -310,23 +310,16 @@ class JoinAnswers(JoinedTables[Join], ABC):
 
     def places_of(self, expressions: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
         """Places of expressions over the columns of a joined row; None for more than a field."""
-        places: list[Place | None] = []
-        for expression in expressions:
-            path = plain_path(expression, columns)
-            origin = None if path is None else self._place(path)
-            # An empty path is a whole row, which is more than a field.
-            places.append(origin if origin is not None and origin[1] else None)
-        return places
+        return [self._place(plain_path(expression, columns)) for expression in expressions]
 
-    def _place(self, path: Path) -> Place | None:
-        """The place of a field of a joined row; None if there is no such field.
-
-        With an empty path it is one of both rows.
-        """
-        if path[0] not in self.bound.fields:
+    def _place(self, path: Path | None) -> Place | None:
+        """The place of a field of a joined row; None if there is no such field."""
+        if path is None or path[0] not in self.bound.fields:
             return None
         side, above = self.bound.fields[path[0]]
-        return side, (*above, *path[1:])
+        inner = (*above, *path[1:])
+        # An empty path is a whole row, which is more than a field.
+        return (side, inner) if inner else None
 
     def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
         """Places that the answers must have for paths of the rows; None: everything.

@@ -315,47 +315,33 @@ def pack_rows(
     row: pa.Schema,
     settings: Settings,
     group: pa.Schema | None = None,
-    *,
-    number: int | None = None,
+    **more: Any,
 ) -> PackRows:
     """The function that packs the table's changes, with these columns of its rows.
 
     See ``PackRows``.
     """
-    return PackRows(
-        arrow_schema("key", table.key_type),
-        row,
-        settings.buckets,
-        group,
-        settings.validate,
-        number,
-        starts_over(table.node),
-    )
+    return PackRows(**_packing(table, row, settings), group=group, **more)
 
 
 def pack_changes(
-    table: TablePlan,
-    row: pa.Schema,
-    settings: Settings,
-    foreign_key: pa.Schema | None = None,
-    *,
-    among: tuple[pa.Schema, ...] = (),
-    number: int | None = None,
+    table: TablePlan, row: pa.Schema, settings: Settings, key: pa.Schema | None = None, **more: Any
 ) -> PackChanges:
-    """The function that packs the table's changes for a join by a foreign key.
+    """The function that packs the table's changes for a join by a foreign ``key``.
 
     See ``PackChanges``.
     """
-    return PackChanges(
-        arrow_schema("key", table.key_type),
-        foreign_key,
-        row,
-        settings.buckets,
-        settings.validate,
-        among,
-        number,
-        starts_over(table.node),
-    )
+    return PackChanges(**_packing(table, row, settings), foreign_key=key, **more)
+
+
+def _packing(table: TablePlan, row: pa.Schema, settings: Settings) -> dict[str, Any]:
+    return {
+        "key": arrow_schema("key", table.key_type),
+        "row": row,
+        "buckets": settings.buckets,
+        "validate": settings.validate,
+        "start_over": starts_over(table.node),
+    }
 
 
 def stages_of(*tables: TablePlan) -> tuple[StageQuery, ...]:
