@@ -234,12 +234,13 @@ def planned_source(
     *,
     on_error: OnError,
     letters: Physical,
-    undecoded: Undecoded | None = None,
     connection: Connection | None = None,
-    starts_over: bool = False,
-    deleted: Expression | None = None,
+    **source: Any,
 ) -> Planned:
-    """The table that a source is; ``letters``: the rows that its dead letters come from."""
+    """The table that a source is; ``letters``: the rows that its dead letters come from.
+
+    ``source``: more that ``SourceBound`` says of it.
+    """
     columns = columns_of(spark, rows)
     dead = (letters,) if on_error == "dead-letter" else ()
     return Planned(
@@ -247,7 +248,7 @@ def planned_source(
         struct_column(columns, KEY),
         struct_column(columns, ROW),
         spark,
-        SourceBound(rows, dead, undecoded, starts_over, deleted=deleted),
+        SourceBound(rows, dead, **source),
         timestamps=timestamps,
         on_error=on_error,
         connection=connection,

@@ -32,9 +32,9 @@ from fkjoin.kafka.repartition import (
 )
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
 from fkjoin.lowering.table_plan import TablePlan, paced, pack_rows, table_of
-from fkjoin.lowering.workers import contributing, packed_contributions, read_by_workers
+from fkjoin.lowering.workers import contributing, read_by_workers
 from fkjoin.plan.nodes import Aggregate, fired, generated_name, read_from
-from fkjoin.plan.optimizer import aggregate_reads_answers
+from fkjoin.plan.optimizer import aggregate_reads_answers, workers_evaluate_steps
 from fkjoin.plan.physical import (
     Counted,
     InWorkers,
@@ -46,7 +46,7 @@ from fkjoin.plan.physical import (
     by_spark,
     reads,
 )
-from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
+from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.arrivals import GreatestTime, UntilBatchTime
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PROBLEM, RAW, TS
@@ -411,12 +411,15 @@ class AggregatePlan:
         if table.multi is not None:
             node, fewer = table.multi(node, bound.settings.off, self._paths)
             return _Contributed(node, self._packed(table.rows if fewer is None else fewer))
-        node, by_workers = packed_contributions(
-            node, bound.settings.off, table, key=bound.key, value=bound.value, pack=self._pack
-        )
-        if by_workers is not None:
-            return _Contributed(node, by_workers)
-        return _Contributed(node, self._packed(table.rows))
+        if table.undecoded is None:
+            return _Contributed(node, self._packed(table.rows))
+        columns = contributing(table, bound.key, bound.value)
+        obstacle = None if columns else "what a row contributes is left to Spark"
+        node = workers_evaluate_steps(node, bound.settings.off, obstacle)
+        if not fired(node, WORKERS_EVALUATE_STEPS):
+            return _Contributed(node, self._packed(table.rows))
+        about: Any = {"contributing": columns, "failing": table.failing}
+        return _Contributed(node, read_by_workers(table.undecoded, self._pack, **about))
 
     @property
     def _paths(self) -> list[tuple[str, ...]]:

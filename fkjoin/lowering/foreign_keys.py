@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Generic
+from typing import Any, Generic
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -154,7 +154,8 @@ def packed_left_rows(
     if left.undecoded is not None:
         by = for_workers_of(left, bound, settings)
         if by is not None:
-            return read_by_workers(left.undecoded, pack, by, failing=left.failing)
+            about: Any = {"foreign_key": by, "failing": left.failing}
+            return read_by_workers(left.undecoded, pack, **about)
     return packed(rows, pack, "foreign_key")
 
 
