@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from fkjoin.checkpoint.query import Query
     from fkjoin.checkpoint.reader import StateReader
     from fkjoin.checkpoint.saved import read_state
-    from fkjoin.cogroups import cogroup
     from fkjoin.errors import FkJoinError, FormatError, InvariantError, SessionError, TopologyError
-    from fkjoin.join import fk_join
+    from fkjoin.join import cogroup, fk_join
     from fkjoin.sessions.settings import session
     from fkjoin.table import Table
 
@@ -52,7 +51,7 @@ _HOMES = {
     "QueryError": "fkjoin.checkpoint.failure",
     "StateReader": "fkjoin.checkpoint.reader",
     "Table": "fkjoin.table",
-    "cogroup": "fkjoin.cogroups",
+    "cogroup": "fkjoin.join",
     "failure": "fkjoin.checkpoint.failure",
     "fk_join": "fkjoin.join",
     "read_state": "fkjoin.checkpoint.saved",

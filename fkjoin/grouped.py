@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructType
+from pyspark.sql.types import DataType, StructType
 
 from fkjoin import aggregates
-from fkjoin.analysis.bound import bind, schema_of
-from fkjoin.analysis.checks import require_callables
+from fkjoin.analysis.bound import Projection, bind, schema_of
+from fkjoin.analysis.checks import name_of, require_callables
+from fkjoin.analysis.joiner import RETURNS
 from fkjoin.analysis.planned import Call, Planned, Settings, telling_files
-from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.wanted import Wanted, aggregate_column, ordered_by_key
-from fkjoin.analysis.windows import windowed, without_window
+from fkjoin.analysis.windows import Options, windowed, without_window
 from fkjoin.errors import TopologyError
 from fkjoin.folds.calls import AGGREGATE, Called, Evaluating, Reducing, Starting
 from fkjoin.folds.fold import Fold
-from fkjoin.lowering.aggregates import Options, aggregated, bound_step, condition_on
+from fkjoin.lowering.aggregates import aggregated, bound_step, condition_on
 from fkjoin.spark.copies import copied
 from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.schemas import Expression, Expressions, arrow_schema, text
@@ -32,12 +32,6 @@ _Table = TypeVar("_Table")
 
 Expressed = (str, Column)
 """The types in which an expression is given."""
-_TYPES: dict[type, DataType] = {
-    bool: BooleanType(),
-    int: LongType(),
-    float: DoubleType(),
-    str: StringType(),
-}
 
 
 class Grouped(Generic[_Table]):
@@ -385,7 +379,7 @@ class _Grouping:
     ) -> Planned:
         """See ``Grouped.aggregate``."""
         require_callables("key, value, aggregate", Expressed, adder=adder, subtractor=subtractor)
-        kind = _TYPES.get(type(start())) if returns is None else returns
+        kind = RETURNS.get(type(start())) if returns is None else returns
         if kind is None:
             raise TopologyError(
                 "returns: give the aggregate's Spark type, such as 'array<string>'; "
@@ -433,15 +427,8 @@ class _Grouping:
     def _aggregated(
         self, value: Projection, fold: Fold, columns: tuple[tuple[str, str], ...]
     ) -> Planned:
-        return aggregated(
-            self.table,
-            self.key,
-            value,
-            fold=fold,
-            columns=columns,
-            options=self.options,
-            settings=self.settings,
-        )
+        about: Any = {"options": self.options, "settings": self.settings}
+        return aggregated(self.table, self.key, value, fold=fold, columns=columns, **about)
 
     def _step(self, argument: str, function: Any, result: StructType) -> Any:
         """An adder or subtractor, callable."""
@@ -470,11 +457,9 @@ class _Grouping:
         lower_value = tuple(map(str.lower, value.schema.names))
         return Evaluating(part, lower_key, lower_value, self.plain)
 
-    def _project(self, argument: str, columns: Expressions) -> Projection:
-        return Projection.of(argument, columns, self.table.scope)
-
     def _whole_row(self) -> Projection:
-        return self._project("value", [F.col(quoted(item)) for item in self.table.row_type.names])
+        columns = [F.col(quoted(item)) for item in self.table.row_type.names]
+        return Projection.of("value", columns, self.table.scope)
 
     def _numbered(self, needed: dict[str, Expression], key: list[str]) -> Projection:
         """The columns that aggregates need, the rows' key's last, called ``v0``, ``v1``, …."""
@@ -494,11 +479,7 @@ def _grouped(method: str, table: Planned, *, arguments: Mapping[str, Any], **by:
 
 
 def _text_of(step: Any) -> str:
-    return text(step) if isinstance(step, Expressed) else _named(step)
-
-
-def _named(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)
+    return text(step) if isinstance(step, Expressed) else name_of(step)
 
 
 def _row(columns: Any) -> Row:

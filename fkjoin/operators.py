@@ -9,11 +9,10 @@ from fkjoin.analysis.checks import Deployment, Extractor, Joiner
 from fkjoin.analysis.emission import Emit
 from fkjoin.analysis.joins import planned_join
 from fkjoin.analysis.planned import Settings, called
-from fkjoin.analysis.windows import Window
+from fkjoin.analysis.windows import Options, Window
 from fkjoin.errors import TopologyError
 from fkjoin.events import Enriched
 from fkjoin.grouped import Grouped
-from fkjoin.lowering.aggregates import Options
 from fkjoin.lowering.children import planned_children
 from fkjoin.lowering.enrich import planned_enrich, planned_events
 from fkjoin.lowering.handle import Handle, planned_of
@@ -141,6 +140,7 @@ class Operators(RowOperators):
         <BLANKLINE>
         """
         other = planned_of("right", right)
+        common: Any = {"how": how, "joiner": joiner, "name": name, "emit": emit}
         if on is None:
             if spread != 1:
                 raise TopologyError(
@@ -152,28 +152,17 @@ class Operators(RowOperators):
                     "deployment: a join by primary key is one stage; leave it out, "
                     "or give on, the foreign key of left rows"
                 )
-            return self._called(
-                planned_key_join,
-                other,
-                how=how,
-                joiner=joiner,
-                name=name,
-                emit=emit,
-                validate=validate,
-            )
+            return self._called(planned_key_join, other, validate=validate, **common)
         return self._called(
             planned_join,
             other,
             extractor=on,
-            how=how,
-            joiner=joiner,
-            name=name,
             deployment=deployment,
             application=application,
-            emit=emit,
             validate=validate,
             spread=spread,
             argument="on",
+            **common,
         )
 
     def group_by(

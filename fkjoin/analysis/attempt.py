@@ -14,8 +14,7 @@ from functools import cache, cached_property
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from fkjoin.analysis.bound import Bound
-from fkjoin.analysis.throwing import cause
+from fkjoin.analysis.bound import Bound, cause
 from fkjoin.codec.key_texts import NOT_PLAIN
 from fkjoin.errors import set_aside
 from fkjoin.sessions.access import access

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from fkjoin.analysis import throwing, vectorize
-from fkjoin.analysis.columns import column_of, resolve_column, said_once
-from fkjoin.analysis.columns_in_text import paths_named, without_strings
+from fkjoin.analysis import vectorize
+from fkjoin.analysis.columns import column_of, resolve_column, said_once, without_stars
 from fkjoin.codec.expressions import Part
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Columns
-from fkjoin.errors import TopologyError, plain_line
+from fkjoin.errors import ColumnTypeError, TopologyError, plain_line
 from fkjoin.sessions.access import Access, access
 from fkjoin.sessions.settings import require_running
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.schemas import Expression, spark_schema, text
+from fkjoin.spark.names import named, require_apart
+from fkjoin.spark.schemas import Expression, Expressions, spark_schema, text
 from fkjoin.spark.spark_api import listed
 
 
@@ -99,7 +101,7 @@ class Bound:
     @cached_property
     def can_throw(self) -> bool:
         """Tell whether it may throw on a row, as far as is known."""
-        return self.path is None if self.node is None else throwing.can_throw(self.node)
+        return self.path is None if self.node is None else can_throw(self.node)
 
 
 def bind(argument: str, expressions: Sequence[Expression], scope: Scope) -> tuple[Bound, ...]:
@@ -123,6 +125,16 @@ def bind(argument: str, expressions: Sequence[Expression], scope: Scope) -> tupl
     raise TopologyError(
         f"{argument}: Spark cannot evaluate {texts} together: {plain_line(why)}"
     ) from why
+
+
+def bound_condition(argument: str, condition: Expression, scope: Scope) -> Bound:
+    """A condition over the columns of a scope; ``TopologyError`` if it is not a boolean."""
+    (bound,) = bind(argument, [condition], scope)
+    if (kind := bound.field.dataType.simpleString()) != "boolean":
+        raise ColumnTypeError(
+            f"{argument}: {text(condition)} is {kind}, a boolean is needed: write a comparison"
+        )
+    return bound
 
 
 def bound_columns(
@@ -221,3 +233,249 @@ def paths_in(node: Any, row: pa.Schema) -> Iterator[Path]:
         return
     for child in listed(node.children()):
         yield from paths_in(child, row)
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Expressions side by side."""
+
+    bound: tuple[Bound, ...]
+    schema: StructType
+    """Their names in the row that they make, and their types."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(expression.text for expression in self.bound)
+
+    @property
+    def named(self) -> dict[str, Column]:
+        by_name = zip(self.schema.names, self.bound, strict=True)
+        return {name: expression.column for name, expression in by_name}
+
+    def struct_of(self, columns: Sequence[Column]) -> Column:
+        """The row that they make; ``columns``: as an ``Attempt`` has them."""
+        return F.struct(
+            *(column.alias(name) for name, column in zip(self.schema.names, columns, strict=True))
+        )
+
+    def for_workers(self, operator: str) -> Columns | None:
+        """Return the forms for workers; None if Spark has to evaluate one of them."""
+        return for_workers(dict(zip(self.schema.names, self.bound, strict=True)), operator)
+
+    def renamed(self, names: Sequence[str]) -> Projection:
+        """Return the same expressions under other names."""
+        fields = [
+            StructField(name, field.dataType, field.nullable)
+            for name, field in zip(names, self.schema, strict=True)
+        ]
+        return Projection(self.bound, StructType(fields))
+
+    @classmethod
+    def of(cls, argument: str, expressions: Expressions, scope: Scope) -> Projection:
+        """Bind expressions to the columns of a scope.
+
+        Raises ``TopologyError`` that says which ``argument`` is wrong, and why.
+        """
+        chosen = without_stars(expressions, scope.frame, scope.names)
+        if not chosen:
+            raise TopologyError(f"{argument}: name at least one column or expression")
+        bound = bind(argument, chosen, scope)
+        schema = schema_of(bound)
+        require_apart(argument, schema.names)
+        return cls(bound, schema)
+
+    def among(self, argument: str, name: object) -> Bound:
+        """One of the expressions, by the plain name of its column."""
+        column = named(name, self.schema.names)
+        if column is None:
+            raise TopologyError(
+                f"{argument}: {name} is not the plain name of a column of the value "
+                f"({', '.join(self.schema.names)}); put expressions into group_by(value=…)"
+            )
+        return self.bound[self.schema.names.index(column)]
+
+
+Tried: TypeAlias = Callable[[Column], Column]
+
+_NEVER = {
+    *(
+        "Alias",
+        "ExprAlias",
+        "AttributeReference",
+        "Literal",
+        "GetStructField",
+        "CreateNamedStruct",
+        "CreateArray",
+    ),
+    *(
+        "And",
+        "Or",
+        "Not",
+        "IsNull",
+        "IsNotNull",
+        "IsNaN",
+        "Coalesce",
+        "Nvl",
+        "Nvl2",
+        "If",
+        "CaseWhen",
+        "In",
+        "InSet",
+    ),
+    *(
+        "EqualTo",
+        "EqualNullSafe",
+        "LessThan",
+        "LessThanOrEqual",
+        "GreaterThan",
+        "GreaterThanOrEqual",
+        "Between",
+    ),
+    *("With", "CommonExpressionDef", "CommonExpressionRef"),
+    *(
+        "Concat",
+        "Upper",
+        "Lower",
+        "StringTrim",
+        "StringTrimLeft",
+        "StringTrimRight",
+        "Length",
+        "Substring",
+    ),
+    *("StartsWith", "EndsWith", "Contains", "UnixMicros"),
+}
+"""Kinds of parts that never do."""
+
+_WORDS = {
+    **dict.fromkeys(
+        ("Divide", "IntegralDivide", "Remainder", "Pmod"),
+        "division by zero, or a result that does not fit",
+    ),
+    **dict.fromkeys(
+        ("Add", "Subtract", "Multiply", "UnaryMinus", "Abs"), "a result that does not fit"
+    ),
+    "Cast": "a value that cannot be cast",
+    **dict.fromkeys(("GetArrayItem", "ElementAt", "Elt"), "no such element"),
+}
+"""Problems, by kind of the part that throws where nothing in it does."""
+
+
+def cause(columns: Sequence[Column], nodes: Sequence[Any], rows: DataFrame) -> Column:
+    """The smallest part of the columns that throws, and why; null where it cannot be told.
+
+    ``nodes``: what Spark's analyzer made of the columns over ``rows``.  A session makes null of
+    what throws: see ``Access.tried``.
+
+    It stands in a lambda, where Spark makes no code of it: it is seldom evaluated, and may be long.
+    """
+    # Lambdas cannot contain these.
+    if any(node is None or "PythonUDF" in _kinds(node) for node in nodes):
+        return F.lit(None).cast("string")
+    tried = access(rows.sparkSession).tried
+    reason = _first(
+        tried, ((column, _why(tried, node)) for column, node in zip(columns, nodes, strict=True))
+    )
+    called = F.transform(F.array(F.lit(0)), lambda _: reason).getItem(0)
+    try:
+        with said_once():
+            rows.select(called).schema  # noqa: B018  (analysis happens here)
+    except (AnalysisException, ParseException):
+        return F.lit(None).cast("string")
+    return called
+
+
+def can_throw(node: Any) -> bool:
+    """Tell whether an analyzed expression may throw on a row."""
+    children = list(listed(node.children()))
+    if _kind(node) == "Cast" and not node.canUpCast(children[0].dataType(), node.dataType()):
+        return True
+    return _kind(node) not in {*_NEVER, "Cast"} or any(map(can_throw, children))
+
+
+def _why(tried: Tried, node: Any) -> Column:
+    """Find the smallest part that throws, in Spark's SQL, and why."""
+    if _kind(node) in ("Alias", "ExprAlias"):
+        return _why(tried, node.child())
+    here = F.lit(f"{node.sql()}: {_WORDS.get(_kind(node), 'it throws')}")
+    risky = [child for child in listed(node.children()) if can_throw(child)]
+    below = _first(tried, ((F.expr(child.sql()), _why(tried, child)) for child in risky))
+    return F.coalesce(below, here)
+
+
+def _first(tried: Tried, reasons: Iterable[tuple[Column, Column]]) -> Column:
+    """The reason of the first that throws, else null."""
+    texts = (F.when(tried(F.struct(column.alias("it"))).isNull(), why) for column, why in reasons)
+    return F.coalesce(*texts, F.lit(None).cast("string"))
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _kinds(node: Any) -> set[str]:
+    return {_kind(node)}.union(*map(_kinds, listed(node.children())))
+
+
+_FIELD = re.compile(r"`?\s*\.\s*(?:`((?:[^`]|``)*)`|(\w+))")
+"""Pattern of what follows a struct's name where a field of it is meant."""
+_STAR = re.compile(r"(?:^|[^\w`)\]'\"\s.])\s*\*")
+"""A ``*`` that multiplies nothing."""
+_MADE = re.compile(r"(?<!\w)identifier\s*(?:\(|--|/\*)", re.IGNORECASE)
+"""A function that makes a name of a string."""
+_STRING = re.compile(
+    r"(`(?:[^`]|``)*`)|(?<!\w)r'[^']*'|'(?:[^'\\]|\\.)*'", re.IGNORECASE | re.DOTALL
+)
+"""A name in backticks, which may have quotes in it, or a string, as Spark's lexer has them."""
+_OTHER_QUOTES = re.compile(r"\"|--|/\*|\$")
+"""Beginnings of what may hold a lone quote.
+
+These are comments, and strings of other kinds, of which some may be names.
+"""
+
+
+def paths_named(text: str | None, columns: pa.Schema) -> list[Path]:
+    """The columns that the text may read, and fields where no more of a struct is named.
+
+    Without a text (None), all columns.  *Law*: all that an expression reads is found.  Its text
+    names each column that it reads, has a ``*``, or makes a name with ``identifier``.  This is for
+    expressions of which Spark's analyzer cannot be asked.
+    """
+    if text is None or _STAR.search(text) or _MADE.search(text):
+        return [(name,) for name in columns.names]
+    return list(itertools.chain.from_iterable(_paths(field, text) for field in columns))
+
+
+def without_strings(text: str) -> str:
+    """The text of SQL with empty strings.
+
+    It is unchanged where it is unknown which of its quotes begin a string.
+    """
+    if _OTHER_QUOTES.search(text):
+        return text
+    return _STRING.sub(lambda match: match[1] or "''", text)
+
+
+def _paths(field: pa.Field, text: str) -> Iterator[Path]:
+    if not field.name.isascii():  # which letters are one to Spark is its affair
+        yield (field.name,)
+        return
+    name = re.escape(field.name.replace("`", "``"))
+    # a function that is called like the column has a parenthesis next
+    bounds = (r"(?<!\w)", r"(?!\w)(?!\s*\()") if re.fullmatch(r"\w+", field.name) else ("", "")
+    uses = list(re.finditer(f"{bounds[0]}{name}{bounds[1]}", text, re.IGNORECASE))
+    if not uses:
+        return
+    if not pa.types.is_struct(field.type):
+        yield (field.name,)
+        return
+    matches = [_FIELD.match(text[use.end() :]) for use in uses]
+    meant = {_inner_name(match).lower() for match in matches if match is not None}
+    fields = [part.name for part in field.type if part.name.lower() in meant]
+    if None in matches or len({item.lower() for item in fields}) < len(meant):
+        yield (field.name,)
+    else:
+        yield from ((field.name, item) for item in fields)
+
+
+def _inner_name(match: re.Match[str]) -> str:
+    return match[2] if match[1] is None else match[1].replace("``", "`")

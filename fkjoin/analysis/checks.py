@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal, TypeGuard, get_args
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.planned import Planned
 from fkjoin.errors import ColumnTypeError, TopologyError
-from fkjoin.plan.base import Node, in_order
-from fkjoin.plan.nodes import Source
+from fkjoin.sessions.access import access
 from fkjoin.spark.schemas import Expressions, arrow_schema, listed, spark_schema, text
+from fkjoin.spark.spark_api import require_classic
 
 Deployment = Literal["fused", "staged"]
 """All stages in one query, or each one a query of its own, with topics between them."""
@@ -30,10 +30,15 @@ def is_function(value: Any) -> TypeGuard[Callable[[Any, Any], Any]]:
     return callable(value) and not isinstance(value, Column)
 
 
+def name_of(function: Any) -> str:
+    """The name of a function, or of the class of what is called like one."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def described(function: Extractor | Joiner, *arguments: str) -> str:
     """The text of an extractor or joiner in ``describe()``."""
     if is_function(function):
-        return f"{getattr(function, '__name__', type(function).__name__)}({', '.join(arguments)})"
+        return f"{name_of(function)}({', '.join(arguments)})"
     return ", ".join(text(item) for item in listed(function))
 
 
@@ -51,8 +56,7 @@ def require_takes(argument: str, function: Callable[..., Any], *names: str) -> N
     try:
         signature.bind(*names)
     except TypeError:
-        name = getattr(called, "__name__", type(called).__name__)
-        takes = f"{name}({', '.join(signature.parameters)})"
+        takes = f"{name_of(called)}({', '.join(signature.parameters)})"
         raise TopologyError(
             f"{argument}: {takes} must be callable with ({', '.join(names)})"
         ) from None
@@ -72,10 +76,17 @@ def require_callables(arguments: str, other: Any = (), /, **callables: Any) -> N
             require_takes(argument, function, *arguments.split(", "))
 
 
-def require_deployment(deployment: str) -> None:
-    """Raise ``TopologyError`` if it is not a ``Deployment``."""
+def staged_application(spark: SparkSession, deployment: str, application: str | None) -> str | None:
+    """The application whose topics a staged operator has; None for a fused one.
+
+    Raises ``TopologyError``.
+    """
     if deployment not in get_args(Deployment):
         raise TopologyError(f'deployment: {deployment!r} is not one of "fused", "staged"')
+    if deployment == "fused":
+        return None
+    require_classic(spark, 'deployment="staged"', "leave the deployment fused")
+    return application or access(spark).application()
 
 
 def require_same_timestamps(left: Planned, right: Planned) -> None:
@@ -85,26 +96,6 @@ def require_same_timestamps(left: Planned, right: Planned) -> None:
             f"right: timestamps are {right.timestamps} here and {left.timestamps} in left; make "
             "both the same type"
         )
-
-
-def refuse_same_name(name: str, nodes: Iterable[Node], kind: str) -> None:
-    """Raise ``TopologyError`` if ``name`` already names something below the new operator.
-
-    So it does if two sources there have one name: by its name a source is known in versions, in
-    metrics and beside the checkpoint.  ``kind``: what errors call the operator.
-    """
-    sources: dict[str, Source] = {}
-    for node in in_order(*nodes):
-        if node.name == name:
-            raise TopologyError(
-                f"name: {name!r} already names an input of this {kind}; choose another"
-            )
-        if isinstance(node, Source) and (other := sources.setdefault(node.name, node)) != node:
-            origins = dict.fromkeys([other.origin, node.origin])
-            raise TopologyError(
-                f"name: two sources of this {kind} are called {node.name!r} "
-                f"({', and '.join(origins)}); give one another name="
-            )
 
 
 def as_emitted(argument: str, kind: StructType) -> StructType:

@@ -82,14 +82,10 @@ def read_delta(
     _require_changes(spark, location)
     own = _own_columns(spark, feed)
     columns = own if schema is None else _chosen(location, own, struct_type(schema, "from_delta"))
-    about: Any = {
-        "timestamp": timestamp,
-        "name": name or location.rpartition("/")[2],
-        "on_error": on_error,
-    }
     chosen = [quoted(name) for name in (*columns.names, *FEED)]
     rows = by_spark(lambda frame: frame.select(*chosen), feed)
-    table = of_feed(spark, rows, location, key, **about)
+    about: Any = {"name": name or location.rpartition("/")[2], "on_error": on_error}
+    table = of_feed(spark, rows, location, key, timestamp=timestamp, **about)
     learned = columns if schema is None else None
     return replace(table, bound=replace(table.bound, learned=learned))
 
@@ -101,17 +97,14 @@ def of_feed(
     key: Expressions,
     *,
     timestamp: Expression | None,
-    name: str,
-    on_error: OnError,
+    **about: Any,
 ) -> Planned:
     """Make the table of a change data feed, which is a stream of rows with ``FEED``.
 
     ``location``: the path of the Delta table.
     """
-    about: Any = {"deleted": _IS_DELETE, "timestamp": FEED[2] if timestamp is None else timestamp}
-    table = read_stream(
-        spark, feed, key, _ORDER, **about, name=name, log=None, on_error=on_error, beside=FEED
-    )
+    about |= {"deleted": _IS_DELETE, "timestamp": FEED[2] if timestamp is None else timestamp}
+    table = read_stream(spark, feed, key, _ORDER, **about, beside=FEED)
     node, bound = table.node, table.bound
     assert isinstance(node, Source)
     assert isinstance(bound, SourceBound)

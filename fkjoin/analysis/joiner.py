@@ -1,12 +1,12 @@
-"""The joiner that a user gives, analyzed: what a joined row is made of."""
+"""The extractor and the joiner that a user gives, analyzed: foreign keys, and joined rows."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
@@ -25,21 +25,141 @@ from pyspark.sql.types import (
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raising
 from fkjoin.analysis.bound import Bound, Scope, bind, schema_of
-from fkjoin.analysis.checks import Joiner, is_function, require_takes
+from fkjoin.analysis.checks import Extractor, Joiner, is_function, require_takes
 from fkjoin.analysis.columns import without_stars
 from fkjoin.analysis.planned import Planned
-from fkjoin.errors import TopologyError, thrown_at
+from fkjoin.errors import ColumnTypeError, FkJoinError, TopologyError, thrown_at
 from fkjoin.spark.dead_letters import OnError
-from fkjoin.spark.names import quoted_if_needed
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import arrow_schema, listed, struct_type_of, text
+from fkjoin.stages.answer_rows import thrown_text
 
-_RETURNS: dict[Any, DataType] = {
+
+@dataclass(frozen=True, eq=False)
+class ForeignKey:
+    """The foreign keys of a left table's rows, as columns over its frame."""
+
+    extractor: Extractor
+    bound: tuple[Bound, ...] | None
+    """The expressions, analyzed; None of a function."""
+    tried: Attempt
+
+    def on(self, rows: DataFrame) -> DataFrame:
+        """A left table's rows with a struct ``foreign_key`` of the right key's types.
+
+        It is null in deletes.
+        """
+        members = [column.alias(f"k{index}") for index, column in enumerate(self.tried.columns)]
+        foreign_key = F.when(~F.col(DELETED), F.struct(*members)).alias("foreign_key")
+        problem = self.tried.problems.alias(PROBLEM)
+        about = (KEY, ROW, DELETED, VERSION, SOURCE, TS)
+        return self.tried.on(rows).select(*about, problem, foreign_key)
+
+
+def bound_foreign_key(
+    left: Planned, right: Planned, extractor: Extractor, argument: str = "extractor"
+) -> ForeignKey:
+    """The extractor over the rows of ``left``.
+
+    ``TopologyError``, with the ``argument``, if it gives no key of ``right``.
+    """
+    wanted = right.key_type
+    if is_function(extractor):
+        require_takes(argument, extractor, "key", "row")
+        kind = StructType(
+            [StructField(f"k{index}", field.dataType) for index, field in enumerate(wanted)]
+        )
+        tried = tried_function("extractor", extractor, left, kind, _values_of(len(wanted)))
+        return ForeignKey(extractor, None, tried)
+    bound = bind(argument, listed(extractor), replace(left.scope, table=f"left table {left.name}"))
+    require_key(argument, bound, f"left table {left.name}", right, f"right table {right.name}")
+    return ForeignKey(extractor, bound, attempt("extractor", left.name, bound, left.on_error))
+
+
+def require_key(
+    argument: str, bound: Sequence[Bound], whose: str, right: Planned, table: str
+) -> None:
+    """``TopologyError``, with the ``argument``, if expressions give no key of ``right``.
+
+    ``whose``: what errors call the table of the expressions; ``table``: what they call ``right``.
+    """
+    wanted = right.key_type
+    if len(bound) != len(wanted):
+        raise TopologyError(
+            f"{argument}: {len(bound)} column{'s' * (len(bound) != 1)} given, but the key of "
+            f"{table} has {len(wanted)} ({', '.join(wanted.names)}); give one for each, in that "
+            "order"
+        )
+    for expression, field in zip(bound, wanted, strict=True):
+        kind = expression.field.dataType
+        if kind.simpleString() != field.dataType.simpleString():
+            raise ColumnTypeError(
+                f"{argument}: {expression.text} of {whose} is {kind.simpleString()}, but key "
+                f"column {field.name} of {table} is {field.dataType.simpleString()}; cast one of "
+                f'them, for instance {argument}="cast({expression.text} as '
+                f'{field.dataType.simpleString()})"'
+            )
+
+
+def _values_of(columns: int) -> Callable[[Any], tuple[Any, ...]]:
+    """Take apart what an extractor returns."""
+
+    def values_of(result: Any) -> tuple[Any, ...]:
+        if result is None:
+            return (None,) * columns
+        if columns == 1:
+            return (result,)
+        if not isinstance(result, list | tuple):
+            raise TypeError(f"{result!r:.200} is not a tuple of {columns}")
+        return tuple(result)
+
+    return values_of
+
+
+def tried_function(
+    operator: str,
+    function: Callable[[Any, Any], Any],
+    table: Planned,
+    kind: StructType,
+    values_of: Callable[[Any], tuple[Any, ...]],
+) -> Attempt:
+    """A function of a row's key and the row, called for usable rows of the table only.
+
+    The columns are ``values_of`` what it returns; with ``on_error="fail"`` the query stops where it
+    throws.  What is not of its ``kind`` counts as thrown.
+    """
+    columns, name, fail = len(kind), table.name, table.on_error == "fail"
+
+    # A function of the module would have each worker import the analysis.
+    def call(problem: Any, key: Any, row: Any) -> Any:
+        if problem is not None or row is None:
+            return None
+        try:
+            values = as_type(values_of(function(key, row)), kind)
+        except Exception as error:
+            if fail:
+                raise FkJoinError(thrown_text(f"{operator} of {name}", key, error)) from error
+            return (None,) * columns + (f"{operator}: {type(error).__name__}: {error}",)
+        return (*values, None)
+
+    returned = StructType([*kind, StructField("problem", StringType())])
+    key = F.col(quoted(KEY, table.key[0])) if len(table.key) == 1 else F.col(KEY)
+    row = F.when(~F.col(DELETED), F.col(ROW))
+    result = row_function(call, returned)(F.col(PROBLEM), key, row)
+    reason = result.getField("problem")
+    members = tuple(result.getField(field.name) for field in kind)
+    return Attempt(members, lambda: reason, lambda: reason)
+
+
+RETURNS: dict[Any, DataType] = {
     bool: BooleanType(),
     int: LongType(),
     float: DoubleType(),
     str: StringType(),
 }
+"""Spark's types of Python's."""
 
 _CALLED = "__fkjoin_called"
 
@@ -51,6 +171,8 @@ class BoundJoiner:
     These have the structs ``left`` and ``right``, ``matched``, and ``named``, the left key.
     """
 
+    name: str
+    """The join's."""
     row: Column
     """The joined row, a struct; it may be null."""
     result: StructType
@@ -82,7 +204,7 @@ def bound_joiner(
     """
     if joiner is None:
         row = F.struct("left", "right")
-        return BoundJoiner(row, struct_type_of(rows, row), NOTHING)
+        return BoundJoiner(name, row, struct_type_of(rows, row), NOTHING)
     if is_function(joiner):
         return _by_function(name, joiner, rows, on_error)
     sides = pa.schema(
@@ -102,7 +224,7 @@ def bound_joiner(
             *[column.alias(field.name) for column, field in zip(tried.columns, kinds, strict=True)]
         )
         result = kinds
-    return BoundJoiner(row, result, tried, bound)
+    return BoundJoiner(name, row, result, tried, bound)
 
 
 def written_out(
@@ -156,7 +278,7 @@ def _called(joiner: Callable[[Any, Any], Any]) -> _Called:
     if get_origin(annotation) in (Union, UnionType):
         kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
         annotation = kinds[0] if len(kinds) == 1 else None
-    known = _RETURNS.get(annotation)
+    known = RETURNS.get(annotation)
     return _Called(joiner, known or StringType(), known is None)
 
 
@@ -179,7 +301,8 @@ def _by_function(
         problem = F.when(thrown.isNotNull(), raising(f"joiner of {name}", F.col("named"), thrown))
     result = struct_type_of(rows.withColumn(_CALLED, call), row)
     reason = F.concat(F.lit("joiner: "), thrown)
-    return BoundJoiner(row, result, Attempt((row,), lambda: problem, lambda: reason), None, call)
+    tried = Attempt((row,), lambda: problem, lambda: reason)
+    return BoundJoiner(name, row, result, tried, None, call)
 
 
 def _catching(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pyspark.sql.types import StructType
 
@@ -14,45 +13,45 @@ from fkjoin.analysis.checks import (
     Joiner,
     as_emitted,
     described,
-    refuse_same_name,
     refuse_to_start_over,
-    require_deployment,
     require_same_timestamps,
+    staged_application,
 )
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
-from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
-from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.analysis.joiner import (
+    BoundJoiner,
+    ForeignKey,
+    bound_foreign_key,
+    bound_joiner,
+    written_out,
+)
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.internal import InternalTopics, TopicSettings
 from fkjoin.kafka.staged import internal_topics
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Join, Source, View, generated_name
-from fkjoin.sessions.access import access
 from fkjoin.sessions.settings import BUCKETS, prepare
 from fkjoin.spark.names import require_beside
 from fkjoin.spark.schemas import arrow_schema, spark_schema
-from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages.contribute import Place
 from fkjoin.stages.join_rows import HowByKey, require_how
 
 
 @dataclass(frozen=True, eq=False)
-class JoinBound:
+class JoinBound(OperatorBound):
     """Needs of lowering a join, besides its node."""
 
-    operator: ClassVar[str] = "join"
+    operator = "join"
     foreign_key: ForeignKey
     joiner: BoundJoiner
     fields: Mapping[str, Place] | None
     """Columns of a joined row, and of its key, if they are fields of both rows."""
     places: Mapping[str, Place]
     """Those columns that are."""
-    emission: Emission
     topics: InternalTopics | None
     """Topics of a staged join."""
-    settings: Settings
 
 
 def planned_join(
@@ -86,7 +85,6 @@ def planned_join(
         name
         or f"{left.name}-{right.name}-{generated_name(left.name, right.name, by, how, joiner_text)}"
     )
-    refuse_same_name(label, (left.node, right.node), "join")
     _require_spread(spread, settings.buckets, deployment)
     topics = _internal_topics(deployment, application, join=label, left=left, right=right)
     through = None
@@ -94,18 +92,25 @@ def planned_join(
         registration, response = topics.partitions
         through = registration, response
     node = Join(label, left.node, right.node, named, by, joiner_text, through, emit, spread=spread)
+    bound, key, row = joined_rows(label, left, right, joiner, how)
+    places, every = _places(bound, left)
+    fields = places if every else None
+    needs = JoinBound(emission, settings, foreign_key, bound, fields, places, topics)
+    return made_of((left, right), node, key, row, needs, kind="join")
+
+
+def joined_rows(
+    label: str, left: Planned, right: Planned, joiner: Joiner | None, how: HowByKey
+) -> tuple[BoundJoiner, StructType, StructType]:
+    """The joiner of the join with that ``label``, and the types of its rows' keys and its rows."""
     left_row, right_row = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
     key = arrow_schema("left", left.key_type)
     answers = UnpackAnswers(left_row, right_row, how, key)
     rows = left.spark.createDataFrame([], spark_schema(answers.schema))
     bound = bound_joiner(label, joiner, rows, left.on_error)
-    hint = "name the result's columns in a joiner" if joiner is None else ""
-    require_beside(left.key, "joiner", bound.result.names, *([hint] if hint else []))
-    places, every = _places(bound, left)
-    kinds = spark_schema(key), as_emitted("joiner", bound.result)
-    fields = places if every else None
-    needs = JoinBound(foreign_key, bound, fields, places, emission, topics, settings)
-    return made_of((left, right), node, *kinds, needs)
+    hint = ["name the result's columns in a joiner"] if joiner is None else []
+    require_beside(left.key, "joiner", bound.result.names, *hint)
+    return bound, spark_schema(key), as_emitted("joiner", bound.result)
 
 
 def _require_spread(spread: int, buckets: int, deployment: Deployment) -> None:
@@ -126,10 +131,9 @@ def _internal_topics(
     deployment: Deployment, application: str | None, *, join: str, left: Planned, right: Planned
 ) -> InternalTopics | None:
     """The topics of a staged join; None for a fused one."""
-    require_deployment(deployment)
-    if deployment == "fused":
+    name = staged_application(left.spark, deployment, application)
+    if name is None:
         return None
-    require_classic(left.spark, 'deployment="staged"', "leave the deployment fused")
     for argument, table in (("left", left), ("right", right)):
         if table.connection is None or not _of_source(table.node):
             raise TopologyError(
@@ -139,7 +143,6 @@ def _internal_topics(
         refuse_to_start_over(argument, table)
     assert left.connection is not None
     assert right.connection is not None
-    name = application or access(left.spark).application()
     return internal_topics(
         name, join, left.connection, right.connection, settings=TopicSettings.of(left.spark)
     )

@@ -19,9 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, BooleanType, LongType, StringType, StructType
 
 from fkjoin.analysis.bound import Scope
+from fkjoin.analysis.emission import Emission
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.kafka.connection import Connection
-from fkjoin.plan.base import Node
+from fkjoin.plan.base import Node, in_order
+from fkjoin.plan.nodes import Source
 from fkjoin.plan.physical import Physical
 from fkjoin.sessions.settings import (
     bucket_count,
@@ -101,6 +103,15 @@ class SourceBound:
 
     All are as of one commit, perhaps in several batches.
     """
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorBound:
+    """Needs of lowering an operator, besides its node."""
+
+    operator: ClassVar[str]
+    emission: Emission
+    settings: Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,17 +214,40 @@ class Planned:
         return with_visible(empty, self.key, self.row_type)
 
 
+def refuse_same_name(name: str, nodes: Iterable[Node], kind: str) -> None:
+    """Raise ``TopologyError`` if ``name`` already names something below the new operator.
+
+    So it does if two sources there have one name: by its name a source is known in versions, in
+    metrics and beside the checkpoint.  ``kind``: what errors call the operator.
+    """
+    sources: dict[str, Source] = {}
+    for node in in_order(*nodes):
+        if node.name == name:
+            raise TopologyError(
+                f"name: {name!r} already names an input of this {kind}; choose another"
+            )
+        if isinstance(node, Source) and (other := sources.setdefault(node.name, node)) != node:
+            origins = dict.fromkeys([other.origin, node.origin])
+            raise TopologyError(
+                f"name: two sources of this {kind} are called {node.name!r} "
+                f"({', and '.join(origins)}); give one another name="
+            )
+
+
 def made_of(
     tables: tuple[Planned, ...],
     node: Node,
     key_type: StructType,
     row_type: StructType,
     bound: Any,
+    *,
+    kind: str = "table",
 ) -> Planned:
-    """The table that an operator makes of others.
+    """The table that an operator makes of others; ``TopologyError`` if they have its name.
 
     It has the first table's ``on_error``, and the first timestamps and the first topic among all.
     """
+    refuse_same_name(node.name, [table.node for table in tables], kind)
     first = tables[0]
     timestamps = [table.timestamps for table in tables if table.timestamps]
     connections = [table.connection for table in tables if table.connection]
@@ -249,11 +283,8 @@ def telling_files(*tables: Planned) -> Iterator[None]:
     try:
         yield
     except ColumnTypeError as error:
-        learned: dict[str, str] = {}
-        for table in tables:
-            for source in sources_below(table):
-                if source.bound.learned is not None:
-                    learned[source.name] = source.bound.files[0]
+        sources = [source for source in sources_below(*tables) if source.bound.learned is not None]
+        learned = {source.name: source.bound.files[0] for source in sources}
         if not learned:
             raise
         raise learned_otherwise(error, learned) from error
@@ -269,25 +300,9 @@ def learned_otherwise(error: ColumnTypeError, sources: Mapping[str, str]) -> Top
     )
 
 
-def tables_below(table: Planned, inputs: Callable[[Planned], Iterable[Planned]]) -> list[Planned]:
-    """The table and those that it is made of by ``inputs``, each once."""
-    seen: dict[Planned, None] = {}
-
-    def visit(current: Planned) -> None:
-        if current in seen:
-            return
-        seen[current] = None
-        for other in inputs(current):
-            visit(other)
-
-    visit(table)
-    return list(seen)
-
-
-def sources_below(table: Planned) -> list[Planned]:
-    """The tables that are read, of which the table is made, each once."""
-    below = tables_below(table, operator.attrgetter("inputs"))
-    return [source for source in below if isinstance(source.bound, SourceBound)]
+def sources_below(*tables: Planned) -> list[Planned]:
+    """The tables that are read, of which the tables are made, each once."""
+    return [source for source in in_order(*tables) if isinstance(source.bound, SourceBound)]
 
 
 def rebuilt(table: Planned, other: Callable[[Planned], Planned]) -> Planned:

@@ -21,9 +21,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from fkjoin.analysis.change_columns import ChangeColumns
 from fkjoin.analysis.planned import Planned, Settings, SourceBound
-from fkjoin.analysis.sources import read_stream
+from fkjoin.analysis.sources import ChangeColumns, read_stream
 from fkjoin.analysis.views import CompleteBound, completed
 from fkjoin.analysis.written import ABOUT
 from fkjoin.checkpoint.files import files_at
@@ -32,7 +31,7 @@ from fkjoin.errors import ColumnTypeError, TopologyError, first_line
 from fkjoin.files.source import open_files
 from fkjoin.plan.nodes import Source
 from fkjoin.plan.physical import Union, by_spark
-from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, VERSION
 from fkjoin.spark.names import POSITION, quoted
 from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.schemas import nullable
@@ -104,9 +103,7 @@ def _begun(source: Planned, path: Any, *, was_read: bool) -> Planned:
         list(source.key),
         F.lit(versions.OLDEST),
         deleted=gone,
-        timestamp=None,
         name=source.name,
-        log=None,
         on_error=source.on_error,
     )
     kind = columns_of(source.spark, bound.rows)
@@ -324,7 +321,6 @@ def _as_in(columns: StructType, identity: bytes, rows: DataFrame, *, only_alive:
     own = {
         DELETED: F.lit(False),
         SOURCE: F.lit(bytearray(identity)),
-        TS: F.lit(None),
         PROBLEM: F.col(PROBLEM),
     }
     row_type: Any = rows.schema[ROW].dataType

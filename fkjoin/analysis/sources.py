@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import as_json, attempt
-from fkjoin.analysis.bound import Scope, bind, bound_columns
-from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.columns import require_names
+from fkjoin.analysis.bound import Bound, Scope, bind, bound_columns
+from fkjoin.analysis.columns import require_names, resolve_column
 from fkjoin.analysis.planned import Planned, Settings, SourceBound, Undecoded, learned_otherwise
 from fkjoin.codec import versions
 from fkjoin.codec.expressions import Part
@@ -27,6 +26,7 @@ from fkjoin.plan.optimizer import Off
 from fkjoin.plan.physical import Given, Physical, by_spark
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.sessions.settings import prepare
+from fkjoin.spark.copies import copy_fields
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.json_lines import JsonLines, kind_at, no_version, plain_path, plain_paths
@@ -42,7 +42,96 @@ from fkjoin.spark.schemas import (
     require_plain_keys,
     struct_column,
     text,
+    type_of,
 )
+
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+
+
+@dataclass(frozen=True)
+class ChangeColumns:
+    """Expressions over the columns of changes; None leaves the source's own."""
+
+    version: Expressions | None = None
+    deleted: Expression | None = None
+    timestamp: Expression | None = None
+
+    def __post_init__(self) -> None:
+        copy_fields(self)
+
+    @property
+    def given(self) -> bool:
+        return any(
+            expression is not None for expression in (self.version, self.deleted, self.timestamp)
+        )
+
+    @property
+    def ordering(self) -> list[Expression]:
+        """The expressions of the version."""
+        return [] if self.version is None else listed(self.version)
+
+    def bound(
+        self, frame: DataFrame, names: list[str], label: str
+    ) -> tuple[tuple[Bound, ...], str | None]:
+        """The version's numbers, then what deletes and what dates; and the type of the timestamp.
+
+        ``TopologyError`` where one of them has another type than these need.
+        """
+        columns = [*self.numbers(frame, names, label), self.gone(frame, names, label)]
+        time, kind_of_time = self.time(frame, names, label)
+        # An empty text stands for an expression that is not given.
+        deleted = "" if self.deleted is None else self.deleted
+        timestamp = "" if self.timestamp is None else self.timestamp
+        scope = Scope(frame, tuple(names), label, pa.schema([]))
+        expressions = [*self.ordering, deleted, timestamp]
+        return bound_columns(expressions, [*columns, time], scope), kind_of_time
+
+    def numbers(self, frame: DataFrame, names: list[str], label: str) -> list[Column]:
+        """The version's numbers; ``TopologyError`` where they are not whole."""
+        numbers = []
+        for item in self.ordering:
+            column = resolve_column("version", item, frame, names, label)
+            kind = type_of(frame, column).simpleString()
+            if kind not in _INTEGERS:
+                raise ColumnTypeError(
+                    f"version: {text(item)} is {kind}, whole numbers are needed; "
+                    "cast it, for a timestamp with unix_micros(…)"
+                )
+            numbers.append(column.cast("bigint"))
+        return numbers
+
+    def gone(self, frame: DataFrame, names: list[str], label: str) -> Column:
+        """A boolean column, true where a change deletes.
+
+        ``TopologyError`` where the expression is not a boolean.
+        """
+        if self.deleted is None:
+            return F.lit(False)
+        column = resolve_column("deleted", self.deleted, frame, names, label)
+        if (kind := type_of(frame, column).simpleString()) != "boolean":
+            raise ColumnTypeError(
+                f"deleted: {text(self.deleted)} is {kind}, a boolean is needed: "
+                "write a condition, such as \"op = 'd'\""
+            )
+        return F.coalesce(column, F.lit(False))
+
+    def time(self, frame: DataFrame, names: list[str], label: str) -> tuple[Column, str | None]:
+        """The timestamp as int64, and its type.
+
+        ``TopologyError`` where it is neither a timestamp nor a number.
+        """
+        if self.timestamp is None:
+            return F.lit(None).cast("bigint"), None
+        column = resolve_column("timestamp", self.timestamp, frame, names, label)
+        kind = type_of(frame, column).simpleString()
+        if kind in ("timestamp", "timestamp_ntz"):
+            return F.unix_micros(column.cast("timestamp")), "timestamp"
+        if kind in ("int", "bigint"):
+            return column.cast("bigint"), "bigint"
+        raise ColumnTypeError(
+            f"timestamp: {text(self.timestamp)} is {kind}, a timestamp or bigint is "
+            "needed; cast it with to_timestamp(…)"
+        )
 
 
 def given_stream(df: Any) -> Given:
@@ -63,10 +152,10 @@ def read_stream(
     key: Expressions,
     version: Expressions,
     *,
-    deleted: Expression | None,
-    timestamp: Expression | None,
+    deleted: Expression | None = None,
+    timestamp: Expression | None = None,
     name: str | None,
-    log: str | None,
+    log: str | None = None,
     on_error: OnError,
     beside: Collection[str] = (),
     places_of: Sequence[str] = (),
@@ -94,8 +183,7 @@ def read_stream(
             "version: name the columns that order the changes of a key, such as an LSN"
         )
     changes = ChangeColumns(ordering, deleted, timestamp)
-    numbers, gone = changes.numbers(df, columns, label), changes.gone(df, columns, label)
-    time, kind_of_time = changes.time(df, columns, label)
+    bound, kind_of_time = changes.bound(df, columns, label)
     of_changes = [item for item in (*ordering, deleted, timestamp) if isinstance(item, str)]
     control = {*beside, *of_changes} - set(keys)
     row = [column for column in columns if column not in control]
@@ -113,8 +201,6 @@ def read_stream(
     )
     struct = F.struct(*[F.col(quoted(column)) for column in keys])
     before = F.col(PROBLEM) if PROBLEM in df.columns else F.lit(None).cast("string")
-    scope = Scope(df, tuple(columns), label, pa.schema([]))
-    bound = bound_columns([*ordering, *changes.others], [*numbers, gone, time], scope)
     tried = attempt("source", node.name, bound, on_error, usable=before.isNull(), key=struct)
     *numbers, gone, time = tried.columns
     raw = _raw(df, node.name, keys, row)
@@ -148,12 +234,13 @@ def planned_source(
     *,
     on_error: OnError,
     letters: Physical,
-    undecoded: Undecoded | None = None,
     connection: Connection | None = None,
-    starts_over: bool = False,
-    deleted: Expression | None = None,
+    **source: Any,
 ) -> Planned:
-    """The table that a source is; ``letters``: the rows that its dead letters come from."""
+    """The table that a source is; ``letters``: the rows that its dead letters come from.
+
+    ``source``: more that ``SourceBound`` says of it.
+    """
     columns = columns_of(spark, rows)
     dead = (letters,) if on_error == "dead-letter" else ()
     return Planned(
@@ -161,7 +248,7 @@ def planned_source(
         struct_column(columns, KEY),
         struct_column(columns, ROW),
         spark,
-        SourceBound(rows, dead, undecoded, starts_over, deleted=deleted),
+        SourceBound(rows, dead, **source),
         timestamps=timestamps,
         on_error=on_error,
         connection=connection,

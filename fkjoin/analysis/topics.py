@@ -6,16 +6,16 @@ Records of a key are ordered by their offsets in their partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-from fkjoin.analysis.change_columns import ChangeColumns
+from fkjoin.analysis.attempt import attempt
 from fkjoin.analysis.planned import Planned, Settings, Undecoded
-from fkjoin.analysis.record_columns import with_change_columns
-from fkjoin.analysis.sources import planned_source
+from fkjoin.analysis.sources import ChangeColumns, planned_source
 from fkjoin.analysis.views import completed
 from fkjoin.codec import versions
 from fkjoin.errors import TopologyError, set_aside
@@ -28,12 +28,12 @@ from fkjoin.kafka.positions import version as version_of
 from fkjoin.kafka.reading import records_of
 from fkjoin.plan.nodes import ROOT, Source
 from fkjoin.plan.physical import InWorkers, by_spark
-from fkjoin.sessions.settings import prepare
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import CHAINS, DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
-from fkjoin.spark.names import POSITION, require_apart
+from fkjoin.spark.json_lines import no_version
+from fkjoin.spark.names import POSITION, quoted, require_apart
 from fkjoin.spark.on_spark import on_spark
-from fkjoin.spark.schemas import fields_of, listed, require_plain_keys, struct_type_of, text
+from fkjoin.spark.schemas import fields_of, require_plain_keys, struct_type_of, text
 from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.topic_records import TAKEN, DeadRecords, TopicRecords
 from fkjoin.stages.start_over import StartOver
@@ -67,7 +67,6 @@ def read_topic(
 
     ``again``: the query's checkpoint has started over with the topic.
     """
-    prepare(spark)
     require_on_error(on_error)
     if on_new_topic is not None and on_new_topic not in get_args(OnNewTopic):
         raise TopologyError(
@@ -181,7 +180,7 @@ def read_topic(
     node = Source(
         name or topic,
         key_names,
-        (*(text(item) for item in listed(columns.version or ())), *ordering),
+        (*(text(item) for item in columns.ordering), *ordering),
         " or ".join(deletes),
         "timestamp" if columns.timestamp is None else text(columns.timestamp),
         fields_of(records, row),
@@ -252,3 +251,83 @@ def failing(problem: Column) -> Column:
     text = F.concat(*where, F.lit(": "), problem)
     hint = F.lit(set_aside("records"))
     return F.when(problem.isNotNull(), F.raise_error(F.concat(text, hint)).cast("string"))
+
+
+_NAMES = ("key", "row", "about", "numbers", "gone", "time", "threw")
+_KEY, _ROW, _ABOUT, _NUMBERS, _GONE, _TIME, _THREW = (
+    f"__fkjoin_of_record_{name}" for name in _NAMES
+)
+
+
+@dataclass(frozen=True)
+class RecordChange:
+    """The change that a record is: columns over the frame of records with them."""
+
+    numbers: list[Column]
+    gone: Column
+    time: Column
+    kind_of_time: str | None
+    problem: Column
+    """The reason why the record cannot be used: an expression throws, or its version is null."""
+
+
+def with_change_columns(
+    records: DataFrame,
+    columns: ChangeColumns,
+    key: Column,
+    *,
+    row: Column,
+    value_format: Format,
+    label: str,
+) -> tuple[Callable[[DataFrame], DataFrame], RecordChange]:
+    """Find what the expressions say of records.
+
+    Return a function that adds it to a frame of records, and the columns to read it by.
+
+    The expressions see the value's columns, and the key's columns that the value lacks.  They also
+    see what the format knows of an event besides its row (``Debezium.about``).  A record whose
+    version is null cannot be ordered: that is a problem.  Of Debezium's records with a version,
+    null values are left out: the delete event before each has said it.
+    """
+    of_record = [F.col(quoted(name)).alias(f"__record_{name}") for name in records.columns]
+    restored = [F.col(f"__record_{name}").alias(name) for name in records.columns]
+    about = getattr(value_format, "about", None)
+    parts = {_ROW: row, _KEY: key}
+    if about is not None:
+        parts[_ABOUT] = about(F.col("value"))
+    titled = [part.alias(name) for name, part in parts.items()]
+    # A tombstone follows a delete event, which has a version.
+    only_values = about is not None and columns.version is not None
+
+    def opened(frame: DataFrame) -> DataFrame:
+        usable = frame.where(F.col("value").isNotNull()) if only_values else frame
+        return usable.select(*of_record, *titled)
+
+    names: dict[str, Column] = {}
+    of_records = opened(records)
+    for part in parts:
+        for name in fields_of(of_records, F.col(part)):
+            names.setdefault(name, F.col(part).getField(name).alias(name))
+    visible = of_records.select("*", *names.values())
+    bound, kind_of_time = columns.bound(visible, list(names), label)
+    tried = attempt("source", label, bound, "skip", usable=F.lit(True), key=F.col(_KEY))
+    *numbers, gone, time = tried.columns
+    numbered = [number.alias(f"v{index}") for index, number in enumerate(numbers)]
+    threw = F.lit(None).cast("string") if tried.reason is None else tried.reason
+
+    def added(frame: DataFrame) -> DataFrame:
+        return tried.on(opened(frame).select("*", *names.values())).select(
+            *restored,
+            F.struct(F.lit(0).alias("none"), *numbered).alias(_NUMBERS),
+            F.coalesce(gone, F.lit(False)).alias(_GONE),
+            time.alias(_TIME),
+            threw.alias(_THREW),
+        )
+
+    read = [F.col(_NUMBERS).getField(f"v{index}") for index in range(len(numbers))]
+    missing = [
+        F.when(number.isNull(), F.lit(no_version(text(item))))
+        for item, number in zip(columns.ordering, read, strict=True)
+    ]
+    problem = F.coalesce(F.col(_THREW), *missing)
+    return added, RecordChange(read, F.col(_GONE), F.col(_TIME), kind_of_time, problem)

@@ -9,18 +9,17 @@ from typing import Any, ClassVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt
-from fkjoin.analysis.bound import Bound, bind
-from fkjoin.analysis.checks import as_emitted, refuse_same_name
+from fkjoin.analysis.bound import Bound, Projection, bound_condition
+from fkjoin.analysis.checks import as_emitted
 from fkjoin.analysis.columns import require_names
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.planned import Planned, Settings
-from fkjoin.analysis.projection import Projection
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, refuse_same_name
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Steps, Where
-from fkjoin.errors import ColumnTypeError, TopologyError
+from fkjoin.errors import TopologyError
 from fkjoin.plan.nodes import Aggregate, Source, View, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, quoted_if_needed, require_beside
@@ -62,17 +61,15 @@ class ViewStep:
 
 
 @dataclass(frozen=True, eq=False)
-class ViewBound:
+class ViewBound(OperatorBound):
     """Needs of lowering a view, besides its node.
 
     The node's steps are all since the last operator that keeps rows.
     """
 
-    operator: ClassVar[str] = "view"
+    operator = "view"
     step: ViewStep
     """The last of them."""
-    emission: Emission
-    settings: Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,15 +84,9 @@ def filtered(
     table: Planned, *, condition: Expression, name: str | None, emit: Emit, settings: Settings
 ) -> Planned:
     """See ``Table.filter``.  Raises ``TopologyError``."""
-    bound = bind("condition", [condition], table.scope)
-    holds, kind = bound[0], bound[0].field.dataType
-    if not isinstance(kind, BooleanType):
-        raise ColumnTypeError(
-            f"condition: {text(condition)} is {kind.simpleString()}, a boolean is needed: write a "
-            "comparison"
-        )
+    holds = bound_condition("condition", condition, table.scope)
     operator = f"filter of {table.name}"
-    tried = attempt("filter", table.name, bound, table.on_error)
+    tried = attempt("filter", table.name, [holds], table.on_error)
     stays = ~F.col(DELETED) & F.coalesce(*tried.columns, F.lit(False))
 
     def reads(paths: Sequence[Path] | None) -> list[Path] | None:
@@ -230,7 +221,7 @@ def _view(
     label = name or f"{below.name}-{generated_name(below.name, steps) if steps else 'rows'}"
     refuse_same_name(label, (below,), "table")
     as_emitted("row", step.row_type)  # a type that no store can keep is refused now
-    bound = ViewBound(step, emission, settings)
+    bound = ViewBound(emission, settings, step)
     return replace(
         table,
         node=View(label, below, steps, emit),

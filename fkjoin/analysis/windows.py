@@ -8,8 +8,9 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType, TimestampType
 
+from fkjoin.analysis.checks import Deployment
 from fkjoin.analysis.delta_feed import reads_commit_time
-from fkjoin.analysis.emission import interval_us
+from fkjoin.analysis.emission import Emit, interval_us
 from fkjoin.analysis.planned import Planned, sources_below
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.plan.base import ON_CLOSE, Node, in_order, periodic
@@ -112,6 +113,21 @@ def windowed(kind: StructType) -> StructType:
 
 
 @dataclass(frozen=True)
+class Options:
+    """The arguments of ``Table.group_by`` besides key and value."""
+
+    name: str | None = None
+    emit: Emit = "on-change"
+    deployment: Deployment = "fused"
+    application: str | None = None
+    grace: str | None = None
+    idle: str | None = None
+    ahead: str | None = None
+    window: Window | None = None
+    """The window among the keys."""
+
+
+@dataclass(frozen=True)
 class Closes:
     """The times at which windows close."""
 
@@ -119,27 +135,18 @@ class Closes:
     grace: str
     idle: str | None
     ahead: str | None
-
-    @property
-    def grace_us(self) -> int:
-        return interval_us("grace", self.grace)
-
-    @property
-    def idle_ms(self) -> int | None:
-        return None if self.idle is None else interval_us("idle", self.idle) // 1000
-
-    @property
-    def ahead_us(self) -> int | None:
-        return None if self.ahead is None else interval_us("ahead", self.ahead)
+    grace_us: int
+    idle_ms: int | None
+    ahead_us: int | None
 
     @staticmethod
-    def of(
-        window: Window | None, emit: str, *, grace: str | None, idle: str | None, ahead: str | None
-    ) -> Closes | None:
+    def of(options: Options) -> Closes | None:
         """Check that arguments of ``Table.group_by`` go together.
 
         None where groups are not windows.
         """
+        window, emit = options.window, options.emit
+        grace, idle, ahead = options.grace, options.idle, options.ahead
         if window is None:
             if emit == ON_CLOSE:
                 raise TopologyError(
@@ -157,20 +164,22 @@ class Closes:
                 f"emit: a window is sent once, when it closes, so {emit!r} cannot be used; give "
                 f'emit="{ON_CLOSE}"'
             )
-        closes = Closes(window, "0 seconds" if grace is None else grace, idle, ahead)
-        if closes.grace_us < 0:
+        grace_us = 0 if grace is None else interval_us("grace", grace)
+        idle_ms = None if idle is None else interval_us("idle", idle) // 1000
+        ahead_us = None if ahead is None else interval_us("ahead", ahead)
+        if grace_us < 0:
             raise TopologyError(
                 f'grace: {grace} is less than zero; give an interval such as "2 minutes"'
             )
-        if closes.idle_ms is not None and closes.idle_ms < _SHORTEST_IDLE_MS:
+        if idle_ms is not None and idle_ms < _SHORTEST_IDLE_MS:
             raise TopologyError(
                 f'idle: {idle} is too short; give at least "{_SHORTEST_IDLE_MS // 1000} second"'
             )
-        if closes.ahead_us is not None and closes.ahead_us < 0:
+        if ahead_us is not None and ahead_us < 0:
             raise TopologyError(
                 f'ahead: {ahead} is less than zero; give an interval such as "1 hour"'
             )
-        return closes
+        return Closes(window, grace or "0 seconds", idle, ahead, grace_us, idle_ms, ahead_us)
 
     def check(self, table: Planned, key: StructType, deployment: str) -> None:
         """Raise ``TopologyError`` if windows of the table cannot close."""

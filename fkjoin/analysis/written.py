@@ -131,7 +131,6 @@ def read_written(
         deleted=F.col(OPERATION) == "delete",
         timestamp=None if facts["timestamps"] is None else TIMESTAMP,
         name=name or files.name,
-        log=None,
         on_error=on_error,
         beside=beside,
         places_of=places,

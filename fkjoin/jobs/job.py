@@ -14,10 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from fkjoin import sinks
-from fkjoin.analysis.bound import Scope
+from fkjoin.analysis.bound import Projection, Scope
 from fkjoin.analysis.delta_feed import columns_of
 from fkjoin.analysis.planned import Settings, called
-from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.sources import read_files
 from fkjoin.analysis.written import schema_of
 from fkjoin.checkpoint.begun import Begun, LearnedColumns
@@ -333,8 +332,8 @@ class Job:
             spec = self.spec.sinks[name]
             plan, common["begun"] = table._as_begun(query.checkpoint)
             batches.make_topics(plan, query.checkpoint)
-            about = spec.format, spec.options
-            return start_by_spark(self._spark, plan.changes_plan, *about, path=spec.path, **common)
+            about = plan.changes_with(), spec.format, spec.options
+            return start_by_spark(self._spark, *about, path=spec.path, **common)
 
     def _dead_letters(
         self, name: str, trigger: Mapping[str, Any], checkpoint: str

@@ -15,11 +15,11 @@ from fkjoin import aggregates
 from fkjoin.analysis.planned import Settings, called
 from fkjoin.analysis.wanted import Wanted
 from fkjoin.analysis.windows import window as window_of
-from fkjoin.cogroups import cogroup
 from fkjoin.errors import FkJoinError
 from fkjoin.folds import fold
 from fkjoin.grouped import Grouped
 from fkjoin.jobs.job_kinds import ANY, FaceCall, JobError, Kind, Section, Texts, of_calls
+from fkjoin.join import cogroup
 from fkjoin.lowering.operators import Operator
 from fkjoin.spark.schemas import listed
 from fkjoin.table import Table

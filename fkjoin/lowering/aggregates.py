@@ -5,29 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, StructType
+from pyspark.sql.types import DataType, StructType
 
-from fkjoin.analysis.attempt import Attempt, attempt
-from fkjoin.analysis.bound import Scope, bind
-from fkjoin.analysis.checks import (
-    Deployment,
-    as_emitted,
-    refuse_same_name,
-    refuse_to_start_over,
-    require_deployment,
-)
+from fkjoin.analysis.attempt import Attempt, as_json, attempt
+from fkjoin.analysis.bound import Projection, Scope, bound_condition
+from fkjoin.analysis.checks import as_emitted, refuse_to_start_over, staged_application
 from fkjoin.analysis.columns import column_of, resolve_column, said_once
-from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.planned import Planned, Settings, made_of
-from fkjoin.analysis.projection import Projection
+from fkjoin.analysis.emission import Emission
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.analysis.vectorize import scalar_of
-from fkjoin.analysis.windows import Closes, Window, sources_of, windowed
+from fkjoin.analysis.windows import Closes, Options, sources_of, windowed
 from fkjoin.codec.expressions import Part
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.fold import Fold, Having
@@ -37,18 +30,26 @@ from fkjoin.kafka.repartition import (
     repartition_topic,
     to_records,
 )
-from fkjoin.lowering.closing import closing_of, late_letters, with_time
-from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
-from fkjoin.lowering.table_plan import TablePlan, pack_rows
-from fkjoin.lowering.workers import contributing, packed_contributions
+from fkjoin.lowering.table_plan import TablePlan, paced, pack_rows, table_of
+from fkjoin.lowering.workers import contributing, read_by_workers
 from fkjoin.plan.nodes import Aggregate, fired, generated_name, read_from
-from fkjoin.plan.optimizer import aggregate_reads_answers
-from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
-from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS
-from fkjoin.sessions.access import access
+from fkjoin.plan.optimizer import aggregate_reads_answers, workers_evaluate_steps
+from fkjoin.plan.physical import (
+    Counted,
+    InWorkers,
+    MessagesOnly,
+    Physical,
+    Stage,
+    Ticks,
+    Union,
+    by_spark,
+    reads,
+)
+from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS, WORKERS_EVALUATE_STEPS
+from fkjoin.spark.arrivals import GreatestTime, UntilBatchTime
 from fkjoin.spark.buckets import ENVELOPE
-from fkjoin.spark.frame import DELETED, LEFT_GONE, RAW
+from fkjoin.spark.frame import DELETED, LEFT_GONE, PROBLEM, RAW, TS
 from fkjoin.spark.names import require_beside
 from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import (
@@ -59,34 +60,20 @@ from fkjoin.spark.schemas import (
     spark_schema,
     text,
 )
-from fkjoin.spark.spark_api import require_classic
 from fkjoin.spark.specs import AggregateSpec, CloseSpec, RegroupSpec, StageSpec, StateSpec
-from fkjoin.spark.unpacking import UnpackResults
+from fkjoin.spark.stepped import RowsAsTheyAre
+from fkjoin.spark.unpacking import UnpackLate, UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, ContributeRows
 from fkjoin.stages.close import Closing
 from fkjoin.stages.contribute import Contribute
-
-
-@dataclass(frozen=True)
-class Options:
-    """The arguments of ``Table.group_by`` besides key and value."""
-
-    name: str | None = None
-    emit: Emit = "on-change"
-    deployment: Deployment = "fused"
-    application: str | None = None
-    grace: str | None = None
-    idle: str | None = None
-    ahead: str | None = None
-    window: Window | None = None
-    """The window among the keys."""
+from fkjoin.stages.time_windows import TimeWindows
 
 
 @dataclass(frozen=True, eq=False)
-class AggregateBound:
+class AggregateBound(OperatorBound):
     """The facts that lowering an aggregate needs besides its node."""
 
-    operator: ClassVar[str] = "aggregate"
+    operator = "aggregate"
     key: Projection
     value: Projection
     tried: Attempt
@@ -94,8 +81,6 @@ class AggregateBound:
     fold: Fold
     topic: InternalTopics | None
     """The topic between the stages of a staged aggregate; None where both are in one query."""
-    emission: Emission
-    settings: Settings
     closes: Closes | None = None
     """The times at which windows close; None where groups are not windows."""
 
@@ -116,10 +101,7 @@ def condition_on(
         "the result",
         arrow_schema("having", kind),
     )
-    (bound,) = bind("having", [condition], scope)
-    if not isinstance(bound.field.dataType, BooleanType):
-        mismatch = f"{text(condition)} is {bound.field.dataType.simpleString()}"
-        raise ColumnTypeError(f"having: {mismatch}, a boolean is needed: write a comparison")
+    bound = bound_condition("having", condition, scope)
     if bound.vector is None:
         raise TopologyError(
             f"having: only Spark can evaluate {text(condition)}; "
@@ -160,16 +142,13 @@ def aggregated(
 
     ``columns``: names and descriptions of its columns.  Raises ``TopologyError``.
     """
-    closes = Closes.of(
-        options.window, options.emit, grace=options.grace, idle=options.idle, ahead=options.ahead
-    )
+    closes = Closes.of(options)
     emission = Emission.of(options.emit, windows=closes is not None)
-    require_deployment(options.deployment)
+    application = staged_application(table.spark, options.deployment, options.application)
     having = None if fold.having is None else fold.having.text
     grouped_by = key.texts if closes is None else (closes.window.text, *key.texts[1:])
     facts = table.name, grouped_by, value.texts, columns, *([] if having is None else [having])
     label = options.name or f"{table.name}-by-{generated_name(*facts)}"
-    refuse_same_name(label, (table.node,), "aggregate")
     key_type = key.schema if closes is None else windowed(key.schema)
     keys = tuple(key_type.names)
     require_plain_keys("key", key_type)
@@ -177,9 +156,7 @@ def aggregated(
         closes.check(table, key.schema, options.deployment)
     require_beside(keys, "agg", fold.schema.names, "give it another name")
     topic = None
-    if options.deployment == "staged":
-        require_classic(table.spark, 'deployment="staged"', "leave the deployment fused")
-        application = options.application or access(table.spark).application()
+    if application is not None:
         topic = repartition_topic(
             application, label, table.connection, table.name, settings=TopicSettings.of(table.spark)
         )
@@ -200,8 +177,9 @@ def aggregated(
         node = replace(node, closes=(closes.grace, closes.idle, closes.ahead))
     arrow_schema("key", table.key_type)
     tried = attempt("group_by", table.name, (*key.bound, *value.bound), table.on_error)
-    needs = AggregateBound(key, value, tried, fold, topic, emission, settings, closes)
-    return made_of((table,), node, as_emitted("key", key_type), spark_schema(fold.schema), needs)
+    needs = AggregateBound(emission, settings, key, value, tried, fold, topic, closes)
+    kinds = as_emitted("key", key_type), spark_schema(fold.schema)
+    return made_of((table,), node, *kinds, needs, kind="aggregate")
 
 
 def plan_aggregate(planned: Planned, table: TablePlan) -> TablePlan:
@@ -239,7 +217,8 @@ class AggregatePlan:
             grouped, unreadable = read_back(
                 table.spark, bound.topic, bound.fold.value, bound.settings.buckets
             )
-            dead = (*dead, by_spark(self._named, unreadable))
+            raw = F.col(RAW).withField("table", F.lit(label))
+            dead = (*dead, by_spark(lambda frame: frame.withColumn(RAW, raw), unreadable))
         if self._closing is not None:
             dead = (*dead, *self._late(self._closing))
             closes = self._closes(self._closing)
@@ -297,12 +276,14 @@ class AggregatePlan:
 
     @cached_property
     def _closing(self) -> Closing | None:
+        """The times at which windows of the table close."""
         closes = self._bound.closes
-        return None if closes is None else closing_of(closes, self.table.planned, self._group)
-
-    def _named(self, letters: DataFrame) -> DataFrame:
-        """The letters with the aggregate's name."""
-        return letters.withColumn(RAW, F.col(RAW).withField("table", F.lit(self.planned.name)))
+        if closes is None:
+            return None
+        window, sources = closes.window, sources_of(self.table.planned)
+        windows = TimeWindows(window.size_us, window.slide_us, self._group, closes.ahead_us)
+        names = tuple(source.name for source in sources)
+        return Closing(windows, closes.grace_us, names, closes.idle_ms)
 
     @cached_property
     def _facts(self) -> dict[str, Any]:
@@ -372,15 +353,32 @@ class AggregatePlan:
         return CloseSpec(self._state(CloseSpec, None), fold=self._bound.fold, closing=closing)
 
     def _late(self, closing: Closing) -> tuple[Physical, ...]:
-        """The rows that dead letters of windows come from, in a query of their own."""
+        """The rows that dead letters come from, of changes that come to windows that are closed.
+
+        They have a query of their own, which decides by its own batches what is late.
+        """
         if self.table.on_error != "dead-letter":
             return ()
-        label, closes = self.planned.name, self._closes(closing)
+        label, closes, windows = self.planned.name, self._closes(closing), closing.windows
         contributions = self.contributions(
             every=self._bound.emission.every, reader="letters", letters=True
         )
         timed = with_time(contributions, self.table.planned, closes)
-        return (late_letters(timed, closes, label, self._row_key),)
+        late = MessagesOnly(Stage(timed, replace(closes, letters=True)))
+        unpack = UnpackLate(self._row_key, windows.key)
+        early = F.lit(None).cast("string") if windows.ahead is None else F.lit(windows.ahead_text)
+
+        def letters(rows: DataFrame) -> DataFrame:
+            raw = F.struct(
+                F.lit(label).alias("table"),
+                as_json(F.col("row_key")).alias("key"),
+                as_json(F.col("group")).alias("value"),
+            )
+            why = F.when(F.col("early"), early).otherwise(F.lit("the window was closed"))
+            problem = F.concat(F.lit(f"group_by {label}: "), why)
+            return rows.select(raw.alias(RAW), problem.alias(PROBLEM))
+
+        return (by_spark(letters, InWorkers(late, unpack, spark_schema(unpack.schema))),)
 
     @cached_property
     def _contributed(self) -> _Contributed:
@@ -411,14 +409,17 @@ class AggregatePlan:
         """The contributions of the table's own rows."""
         table, bound = self.table, self._bound
         if table.multi is not None:
-            node, fewer = table.multi.narrowed(node, bound.settings.off, self._paths)
+            node, fewer = table.multi(node, bound.settings.off, self._paths)
             return _Contributed(node, self._packed(table.rows if fewer is None else fewer))
-        node, by_workers = packed_contributions(
-            node, bound.settings.off, table, key=bound.key, value=bound.value, pack=self._pack
-        )
-        if by_workers is not None:
-            return _Contributed(node, by_workers)
-        return _Contributed(node, self._packed(table.rows))
+        if table.undecoded is None:
+            return _Contributed(node, self._packed(table.rows))
+        columns = contributing(table, bound.key, bound.value)
+        obstacle = None if columns else "what a row contributes is left to Spark"
+        node = workers_evaluate_steps(node, bound.settings.off, obstacle)
+        if not fired(node, WORKERS_EVALUATE_STEPS):
+            return _Contributed(node, self._packed(table.rows))
+        about: Any = {"contributing": columns, "failing": table.failing}
+        return _Contributed(node, read_by_workers(table.undecoded, self._pack, **about))
 
     @property
     def _paths(self) -> list[tuple[str, ...]]:
@@ -451,8 +452,8 @@ class AggregatePlan:
         join = self.table.answers
         if join is None:
             return "its rows are more than fields of both rows"
-        key, value = self._bound.key.given, self._bound.value.given
-        expressions = (*key, *value)
+        key, value = self._bound.key.bound, self._bound.value.bound
+        expressions = [column.expression for column in (*key, *value)]
         places = join.places_of(expressions, self.table.planned.scope.schema)
         if None in places:
             return f"{text(expressions[places.index(None)])} is more than a field"
@@ -464,3 +465,52 @@ class AggregatePlan:
             self._group,
             self._bound.fold.value,
         )
+
+
+_TICKS_AN_IDLE = 4
+"""The number of the clock's intervals in the time after which a source is idle."""
+
+
+def with_time(contributions: Physical, table: Planned, spec: CloseSpec) -> Physical:
+    """Contributions, and what each bucket is told of time.
+
+    It is told the greatest timestamps of the sources, and the ends of a clock's intervals.
+    """
+    buckets, idle_ms = spec.state.buckets, spec.closing.idle_ms
+    timed = contributions
+    for number, source in enumerate(sources_of(table)):
+        latest = GreatestTime(number, buckets, spec.closing.windows.ahead)
+        timed = _with_arrivals(timed, source, latest)
+    if idle_ms is None:
+        return timed
+    return Union((timed, Ticks(idle_ms // _TICKS_AN_IDLE, buckets)))
+
+
+def _with_arrivals(envelopes: Physical, source: Planned, latest: GreatestTime) -> Physical:
+    """The envelopes, and the source's greatest timestamps, read as the envelopes read the source.
+
+    Else Spark would read it twice, and a batch could have a time without the rows.
+    """
+    times = by_spark(_times, source.bound.rows)
+    undecoded = source.bound.undecoded
+    dated = latest.ahead is not None
+    as_rows: Physical = InWorkers(times, latest, ENVELOPE)
+    if dated:
+        as_rows = _until(times, RowsAsTheyAre(), latest)
+    by_rows = Union((envelopes, as_rows))
+    if undecoded is None:
+        return by_rows
+    # A snapshot's rows have no timestamps: what is bounded leaves them out.
+    by_lines = Union((envelopes, _until(undecoded.lines, undecoded.reading, latest)))
+    if not dated:
+        by_lines = Union((envelopes, read_by_workers(undecoded, latest)))
+    return min((by_lines, by_rows), key=lambda plan: len(reads(plan)))
+
+
+def _times(rows: DataFrame) -> DataFrame:
+    return rows.select(F.col(TS).alias("ts"), F.col(PROBLEM).alias("problem"))
+
+
+def _until(rows: Physical, reading: Any, latest: GreatestTime) -> Physical:
+    """Envelopes with the greatest timestamps that are not too far ahead of the batch."""
+    return InWorkers(rows, UntilBatchTime(reading, latest), ENVELOPE, dated=True)

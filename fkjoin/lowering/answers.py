@@ -1,4 +1,4 @@
-"""A join's answers before resolve, and rows made of them, for operators that read the join."""
+"""A join's answers before resolve: what they have of both rows, and rows made of them."""
 
 from __future__ import annotations
 
@@ -6,46 +6,216 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, Generic, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from fkjoin.analysis.bound import Bound
-from fkjoin.analysis.joins import JoinBound
+from fkjoin.analysis.attempt import letters
+from fkjoin.analysis.bound import Bound, for_workers, schema_of
+from fkjoin.analysis.joiner import BoundJoiner
 from fkjoin.analysis.planned import Planned, with_visible
 from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.joiner import Joining, evaluated
-from fkjoin.lowering.pruning import Kept, narrow, with_needed
+from fkjoin.codec.vectors import Columns
+from fkjoin.lowering.stage import framed, state_spec
 from fkjoin.plan.nodes import Join, fired
-from fkjoin.plan.optimizer import N, Off, answers_keep_what_is_read
-from fkjoin.plan.physical import Counted, MessagesOnly, Physical, by_spark
-from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ, RESOLVE_MAKES_ROWS
-from fkjoin.spark.frame import LEFT_GONE, PACKED_KEY
+from fkjoin.plan.optimizer import J, N, Off, answers_keep_what_is_read, join_keeps_what_it_needs
+from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, by_spark
+from fkjoin.plan.rules import (
+    ANSWERS_KEEP_WHAT_IS_READ,
+    JOIN_KEEPS_WHAT_IT_NEEDS,
+    RESOLVE_MAKES_ROWS,
+)
+from fkjoin.spark.frame import KEY, LEFT_GONE, PACKED_KEY
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.schemas import arrow_schema
+from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
+from fkjoin.spark.specs import StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages.answer_rows import RowMaker
 from fkjoin.stages.contribute import Fields, Place
 
-ALL_READ = "every column is read"
+
+class Kept(NamedTuple):
+    """Columns that are kept of both rows of a join."""
+
+    left: pa.Schema
+    right: pa.Schema
+
+
+def needed(joiner: BoundJoiner, whole: Kept) -> Kept | str:
+    """Find what the joiner needs of the rows; or say why it needs all of them."""
+    if joiner.both_rows:
+        return "the rows themselves are wanted"
+    if joiner.bound is None:
+        return "the joiner is a function, and may read any column"
+    read: dict[str, list[Path]] = {"left": [], "right": []}
+    for expression in joiner.bound:
+        for side, *path in expression.paths:
+            if side in read:
+                read[side].append(tuple(path))
+    less = Kept(narrow(whole.left, read["left"]), narrow(whole.right, read["right"]))
+    return less if less != whole else "the joiner reads every column"
+
+
+def narrow(schema: pa.Schema, paths: Iterable[Path]) -> pa.Schema:
+    """The fields at the paths, in the schema's order.
+
+    There is one at least, so that a row can be told from none.
+    """
+    wanted = list(paths)
+    if () in wanted:
+        return schema
+    fields = []
+    for column in schema:
+        below = [path[1:] for path in wanted if path[0] == column.name]
+        if below and pa.types.is_struct(column.type):
+            inner = narrow(pa.schema(list(column.type)), below)
+            fields.append(pa.field(column.name, pa.struct(list(inner))))
+        elif below:
+            fields.append(column)
+    return pa.schema(fields or [min(schema, key=_size)])
+
+
+def _size(field: pa.Field) -> int:
+    """The room that a field takes."""
+    try:
+        return int(field.type.bit_width)
+    except ValueError:  # as large as what is in it
+        return 1 << 30
+
+
+def evaluated(joiner: BoundJoiner) -> Columns | str | None:
+    """The joiner for workers, or why Spark has to evaluate it; None without one."""
+    if joiner.both_rows:
+        return None
+    if joiner.bound is None:
+        return "the joiner is a function"
+    kinds = schema_of(joiner.bound)
+    if len(kinds) == 1 and isinstance(kinds[0].dataType, StructType):
+        return "its one column is a struct, and may be null"
+    columns = dict(zip(kinds.names, joiner.bound, strict=True))
+    return for_workers(columns, f"joiner of {joiner.name}") or "the joiner is left to Spark"
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """A join's answers before resolve, for one reader."""
+class JoinedTables(Generic[J]):
+    """A join of two tables: what is kept of their rows, and the rows that the joiner makes."""
 
-    name: str
-    """Name of their counters in the progress: the join's name belongs to what resolve emits."""
-    envelopes: Physical
-    fields: Fields
-    stages: tuple[str, ...]
-    """Stages whose counters come with the answers."""
+    planned: Planned
+    node: J
+    """With the rules that have fired in its inputs, and its own so far."""
 
     @cached_property
-    def counted(self) -> Physical:
-        """The answers alone."""
-        return MessagesOnly(Counted(self.envelopes, self.name, self.stages))
+    def kept(self) -> Kept:
+        """Columns that are kept of both rows."""
+        return self._needed[1]
+
+    def joined(self, answers: Physical, unpack: UnpackAnswers) -> Physical:
+        """Answers with the joiner's struct ``row``, or one of both rows; null without a result.
+
+        With a ``problem`` where the joiner throws, and, of answers that have their keys' columns, a
+        ``letter``: why it does.  ``on_error="fail"`` needs these columns.
+        """
+        named = unpack.named is not None
+        unpacked = InWorkers(answers, unpack, spark_schema(unpack.schema))
+        return by_spark(lambda frame: self._with_rows(frame, named=named), unpacked)
+
+    def letters(self, answers: Physical) -> tuple[Physical, ...]:
+        """The rows that dead letters come from, of answers on which the joiner throws."""
+        if self.bound.joiner.tried.reason is None:
+            return ()
+        return (by_spark(self._letters, self.joined(answers, self._unpack(self._key))),)
+
+    @property
+    def bound(self) -> Any:
+        """Needs of lowering the join."""
+        return self.planned.bound
+
+    @cached_property
+    def _key(self) -> pa.Schema:
+        return arrow_schema("left", self.planned.inputs[0].key_type)
+
+    @cached_property
+    def _needed(self) -> tuple[J, Kept]:
+        """The node after the rule for what the joiner reads, and what is kept of both rows."""
+        left, right = (table.row_type for table in self.planned.inputs)
+        whole = Kept(arrow_schema("left", left), arrow_schema("right", right))
+        less = needed(self.bound.joiner, whole)
+        obstacle = less if isinstance(less, str) else None
+        node = join_keeps_what_it_needs(self.node, self.bound.settings.off, obstacle)
+        if isinstance(less, Kept) and fired(node, JOIN_KEEPS_WHAT_IT_NEEDS):
+            return node, less
+        return node, whole
+
+    def _state_of(
+        self,
+        kind: type[StageSpec],
+        columns: Kept,
+        *,
+        about: Mapping[str, Any],
+        spread: int = 1,
+        **facts: Any,
+    ) -> StateSpec:
+        """The words of a stage about its state, with these columns of both rows."""
+        node = self.node
+        bound_to = {
+            "how": node.how,
+            "joiner": node.joiner,
+            "key": schema_text(self._key),
+            "left": schema_text(columns.left),
+            "right": schema_text(columns.right),
+            **facts,
+        }
+        types = {"left": spark_schema(columns.left), "right": spark_schema(columns.right)}
+        left, right = node.left.name, node.right.name
+        return state_spec(
+            self.bound.settings,
+            kind,
+            node.name,
+            bound_to=bound_to,
+            about={**about, **types},
+            tables={"key": left, "left": left, "foreign_key": right, "right": right},
+            spread=spread,
+        )
+
+    def _unpack(self, named: pa.Schema | None) -> UnpackAnswers:
+        return UnpackAnswers(self.kept.left, self.kept.right, self.node.how, named)
+
+    def _with_rows(self, answers: DataFrame, *, named: bool) -> DataFrame:
+        joiner, tried = self.bound.joiner, self.bound.joiner.tried
+        columns: list[str] = ["key", "version", "ts", "gone"]
+        if named:
+            columns = ["named", "left", "right", *columns]
+        problem = F.lit(None).cast("string") if tried.problem is None else tried.problem
+        letter = []
+        if named and tried.reason is not None:
+            letter = [tried.reason.alias("letter")]
+        row = F.when(F.col("matched"), joiner.row).alias("row")
+        rows = joiner.on(answers)
+        return rows.select(*columns, row, problem.alias("problem"), *letter, "counter", "count")
+
+    def _letters(self, joined: DataFrame) -> DataFrame:
+        rows = joined.select(F.col("named").alias(KEY), "left", "right", "letter")
+        return letters(rows, F.col("letter"), self.node.name, F.struct("left", "right"))
+
+
+def _as_frame(joined: DataFrame) -> DataFrame:
+    packed = F.col("key").alias(PACKED_KEY), F.col("gone").alias(LEFT_GONE)
+    return framed(joined, "named", F.col("row").isNull(), F.col("problem"), *packed)
+
+
+ALL_READ = "every column is read"
+
+
+class Answers(NamedTuple):
+    """A join's answers before resolve, for one reader."""
+
+    counted: Physical
+    """The answers alone; counters are summed up."""
+    fields: Fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,32 +275,15 @@ def _after(step: ViewStep, visible: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class JoinAnswers(ABC):
+class JoinAnswers(JoinedTables[Join], ABC):
     """A join of two tables, as operators read it; its parts are made when they are asked for."""
 
-    planned: Planned
-    node: Join
-    """With the rules that have fired in its inputs, and its own so far."""
     _read: dict[str, Answers] = field(default_factory=dict, init=False, repr=False)
     """Whole answers, by their readers."""
 
     @property
-    def bound(self) -> JoinBound:
-        return self.planned.bound
-
-    @property
     def is_staged(self) -> bool:
         return self.bound.topics is not None
-
-    @property
-    def fields(self) -> Mapping[str, Place]:
-        """Columns of a joined row and its key; none where they are more than the rows' fields."""
-        return self.bound.fields or {}
-
-    @cached_property
-    def kept(self) -> Kept:
-        """Columns that are kept of both rows."""
-        return self._needed[1]
 
     @property
     def whole(self) -> Fields:
@@ -143,34 +296,30 @@ class JoinAnswers(ABC):
         ``columns``: all that they have of both rows; None: all that is kept.  Each reader runs the
         join, and Spark counts by name.
         """
+        # The join's name belongs to the counters of what resolve emits.
         name = f"{self.node.name}-answers"
         if reader is not None:
             name = f"{name}-for-{reader}"
-        if columns is not None:
-            return Answers(name, self._envelopes(columns), self._fields(columns), self._before)
-        if name not in self._read:
-            self._read[name] = Answers(name, self._envelopes(None), self.whole, self._before)
-        return self._read[name]
+        if columns is None and name in self._read:
+            return self._read[name]
+        counted = MessagesOnly(Counted(self._envelopes(columns), name, self._before))
+        answers = Answers(counted, self._fields(columns or self.kept))
+        if columns is None:
+            self._read[name] = answers
+        return answers
 
     def places_of(self, expressions: Iterable[Any], columns: pa.Schema) -> list[Place | None]:
         """Places of expressions over the columns of a joined row; None for more than a field."""
-        places: list[Place | None] = []
-        for expression in expressions:
-            path = plain_path(expression, columns)
-            origin = None if path is None else self._place(path)
-            # An empty path is a whole row, which is more than a field.
-            places.append(origin if origin is not None and origin[1] else None)
-        return places
+        return [self._place(plain_path(expression, columns)) for expression in expressions]
 
-    def _place(self, path: Path) -> Place | None:
-        """The place of a field of a joined row; None if there is no such field.
-
-        With an empty path it is one of both rows.
-        """
-        if path[0] not in self.fields:
+    def _place(self, path: Path | None) -> Place | None:
+        """The place of a field of a joined row; None if there is no such field."""
+        if path is None or path[0] not in self.bound.fields:
             return None
-        side, above = self.fields[path[0]]
-        return side, (*above, *path[1:])
+        side, above = self.bound.fields[path[0]]
+        inner = (*above, *path[1:])
+        # An empty path is a whole row, which is more than a field.
+        return (side, inner) if inner else None
 
     def places(self, paths: Sequence[Path] | None) -> list[Place] | None:
         """Places that the answers must have for paths of the rows; None: everything.
@@ -179,16 +328,16 @@ class JoinAnswers(ABC):
         """
         if not self.bound.joiner.both_rows or paths is None:
             return None
-        return [(self.fields[path[0]][0], path[1:]) for path in paths]
+        return [(self.bound.fields[path[0]][0], path[1:]) for path in paths]
 
     @abstractmethod
     def keeping(self, condition: Bound) -> JoinAnswers | str:
         """The join, without rows of a table that a condition of its rows rules out; or why not."""
 
     def before_resolve(self, answers: Answers) -> Physical:
-        """The rows before resolve, by Spark."""
+        """The rows before resolve, by Spark: with ``PACKED_KEY`` and ``LEFT_GONE``."""
         unpack = UnpackAnswers(answers.fields.left, answers.fields.right, self.node.how, self._key)
-        return self._joining.before_resolve(answers.counted, unpack)
+        return by_spark(_as_frame, self.joined(answers.counted, unpack))
 
     @cached_property
     def maker(self) -> RowMaker | str:
@@ -196,9 +345,7 @@ class JoinAnswers(ABC):
         why = self.bound.settings.off.get(RESOLVE_MAKES_ROWS)
         if why is not None:
             return why
-        if self.bound.joiner.both_rows:
-            return RowMaker(None)
-        columns = evaluated(self.node.name, self.bound.joiner)
+        columns = evaluated(self.bound.joiner)
         return columns if isinstance(columns, str) else RowMaker(columns)
 
     def narrowed(self, node: N, off: Off, places: Iterable[Place] | None) -> tuple[N, Answers]:
@@ -221,37 +368,10 @@ class JoinAnswers(ABC):
     def _envelopes(self, columns: Kept | None) -> Physical:
         """The answers with these columns of both rows; None: with all that is kept."""
 
-    @property
-    def _joining(self) -> Joining:
-        return Joining(self.node.name, self.bound.joiner)
-
-    @cached_property
-    def _key(self) -> pa.Schema:
-        return arrow_schema("left", self.planned.inputs[0].key_type)
-
-    @cached_property
-    def _needed(self) -> tuple[Join, Kept]:
-        """The node after the rule for what the joiner reads, and what is kept of both rows."""
-        left, right = (table.row_type for table in self.planned.inputs)
-        whole = Kept(arrow_schema("left", left), arrow_schema("right", right))
-        return with_needed(self.node, self.bound.settings.off, self.bound.joiner, whole)
-
     def _fields(self, columns: Kept) -> Fields:
         return Fields(self._key, columns.left, columns.right, self.node.how)
-
-    def _unpack(self, columns: Kept, named: pa.Schema | None) -> UnpackAnswers:
-        return UnpackAnswers(columns.left, columns.right, self.node.how, named)
 
     @property
     def _before(self) -> tuple[str, ...]:
         """The stages whose counters come with the answers: they are within the query."""
         return () if self.is_staged else ("rekey", "subscription")
-
-
-class Prunable(Protocol):
-    """Joins that are one, whose rows can be made with fewer columns."""
-
-    def narrowed(
-        self, node: N, off: Off, paths: Sequence[Path] | None
-    ) -> tuple[N, Physical | None]:
-        """Narrow the rows to what an operator reads; no rows if they are to be the table's own."""

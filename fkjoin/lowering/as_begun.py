@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from fkjoin.analysis.planned import Planned, tables_below
+from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.snapshots import with_snapshot
 from fkjoin.analysis.written import require_what_was_read
 from fkjoin.checkpoint.batch_log import BatchLog
@@ -16,6 +16,7 @@ from fkjoin.files.kept_schemas import keep
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.new_topics import checked_topics
 from fkjoin.lowering.enrich import topics_of_events
+from fkjoin.plan.base import in_order
 from fkjoin.plan.nodes import Source
 
 OtherOptions = Mapping[Planned, Mapping[str, Any]]
@@ -90,9 +91,9 @@ def bound_again(table: Planned, others: OtherOptions) -> Planned:
     return again(table)
 
 
-def _calls(table: Planned) -> list[Planned]:
+def _calls(table: Planned) -> Iterator[Planned]:
     """The table and those that its calls were given, each once."""
-    return tables_below(table, lambda called: () if called.call is None else called.call.tables)
+    return in_order(table, inputs=lambda called: called.call.tables if called.call else ())
 
 
 def _snapshots(table: Planned, checkpoint: str) -> OtherOptions:

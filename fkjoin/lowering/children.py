@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from pyspark.sql.types import DataType, MapType, StructType
 
-from fkjoin.analysis.checks import (
-    Extractor,
-    as_emitted,
-    described,
-    refuse_same_name,
-    require_same_timestamps,
-)
+from fkjoin.analysis.checks import Extractor, as_emitted, described, require_same_timestamps
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.extractor import ForeignKey, bound_foreign_key
-from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.analysis.joiner import ForeignKey, bound_foreign_key
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.ends import paced, table_of
-from fkjoin.lowering.foreign_keys import JoinSides, Schemas
+from fkjoin.lowering.answers import Kept
+from fkjoin.lowering.foreign_keys import JoinSides
 from fkjoin.lowering.stage import let_through, state_spec
-from fkjoin.lowering.table_plan import TablePlan
+from fkjoin.lowering.table_plan import TablePlan, paced, table_of
 from fkjoin.plan.nodes import Children, generated_name
 from fkjoin.plan.physical import Counted, Stage, union
 from fkjoin.spark.names import require_apart
@@ -32,14 +25,12 @@ from fkjoin.stages.children import Family
 
 
 @dataclass(frozen=True, eq=False)
-class ChildrenBound:
+class ChildrenBound(OperatorBound):
     """Needs of lowering ``with_children``, besides its node."""
 
-    operator: ClassVar[str] = "children"
+    operator = "children"
     foreign_key: ForeignKey
     result: StructType
-    emission: Emission
-    settings: Settings
 
 
 def planned_children(
@@ -63,12 +54,11 @@ def planned_children(
     label = (
         name or f"{right.name}-with-{left.name}-{generated_name(left.name, right.name, by, column)}"
     )
-    refuse_same_name(label, (left.node, right.node), "table")
     child: DataType = left.key_type[0].dataType if len(left.key_type) == 1 else left.key_type
     result = StructType([*right.row_type]).add(column, MapType(child, left.row_type))
     node = Children(label, left.node, right.node, by, column, emit)
     kinds = as_emitted("right", right.key_type), as_emitted("column", result)
-    needs = ChildrenBound(foreign_key, result, emission, settings)
+    needs = ChildrenBound(emission, settings, foreign_key, result)
     return made_of((right, left), node, *kinds, needs)
 
 
@@ -78,22 +68,18 @@ def plan_children(planned: Planned, right: TablePlan, left: TablePlan) -> TableP
     settings, emission, label = bound.settings, bound.emission, planned.name
     assert isinstance(planned.node, Children)
     node = replace(planned.node, left=left.node, right=right.node)
-    schemas = Schemas(
-        arrow_schema("left", left.key_type),
-        arrow_schema("right", right.key_type),
-        arrow_schema("left", left.row_type),
-        arrow_schema("right", right.row_type),
-    )
+    key, foreign_key = arrow_schema("left", left.key_type), arrow_schema("right", right.key_type)
+    columns = Kept(arrow_schema("left", left.row_type), arrow_schema("right", right.row_type))
     result = arrow_schema("column", bound.result)
-    family = Family(schemas.key, schemas.left, schemas.right, result)
+    family = Family(key, columns.left, columns.right, result)
     facts = {
         "materialized": node.materialized or label,
         "extractor": node.extractor,
         "column": node.column,
-        "key": schema_text(schemas.key),
-        "foreign_key": schema_text(schemas.foreign_key),
-        "left": schema_text(schemas.left),
-        "right": schema_text(schemas.right),
+        "key": schema_text(key),
+        "foreign_key": schema_text(foreign_key),
+        "left": schema_text(columns.left),
+        "right": schema_text(columns.right),
     }
     about = {
         "key": left.key_type,
@@ -115,7 +101,7 @@ def plan_children(planned: Planned, right: TablePlan, left: TablePlan) -> TableP
         return state_spec(settings, kind, label, bound_to=facts, about=about, tables=tables)
 
     both = JoinSides(left, right, bound.foreign_key, settings)
-    sides = both.packed(node, schemas)
+    sides = both.packed(node, columns)
     rekey = RekeySpec(
         state(RekeySpec),
         in_order=let_through(node.left),
@@ -131,5 +117,5 @@ def plan_children(planned: Planned, right: TablePlan, left: TablePlan) -> TableP
     grown = Stage(union(Stage(sides.left, rekey), sides.right), children)
     counted = Counted(grown, label, ("rekey", "children"))
     results = paced(planned, counted, {**about, "key": right.key_type})
-    unpack = UnpackResults(schemas.foreign_key, (family.result,), sides.node.versions)
+    unpack = UnpackResults(foreign_key, (family.result,), sides.node.versions)
     return table_of(planned, sides.node, results, unpack, left, right, dead=both.dead(label))

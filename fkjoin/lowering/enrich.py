@@ -11,12 +11,12 @@ from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import Attempt, as_json, attempt
 from fkjoin.analysis.bound import Scope, bind
-from fkjoin.analysis.checks import as_emitted, refuse_same_name
-from fkjoin.analysis.extractor import require_key
-from fkjoin.analysis.planned import Planned, Settings
+from fkjoin.analysis.checks import as_emitted
+from fkjoin.analysis.joiner import require_key
+from fkjoin.analysis.planned import Planned, Settings, refuse_same_name
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.connection import Connection
-from fkjoin.lowering.pruning import narrow
+from fkjoin.lowering.answers import narrow
 from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_rows, stages_of
 from fkjoin.lowering.workers import packed_rows

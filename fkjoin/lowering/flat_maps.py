@@ -4,34 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructField, StructType
 
 from fkjoin.analysis.attempt import NOTHING, Attempt, attempt, raw
-from fkjoin.analysis.bound import Scope, bind
-from fkjoin.analysis.checks import (
-    as_emitted,
-    described,
-    is_function,
-    refuse_same_name,
-    require_takes,
-)
+from fkjoin.analysis.bound import Projection, Scope, bind
+from fkjoin.analysis.checks import as_emitted, described, is_function, require_takes
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.planned import Planned, Settings, made_of, with_visible
-from fkjoin.analysis.projection import Projection
-from fkjoin.errors import ColumnTypeError, FkJoinError, TopologyError
-from fkjoin.lowering.ends import paced, table_of
+from fkjoin.analysis.joiner import tried_function
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of, with_visible
+from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.lowering.stage import counted, let_through, packed, state_spec
-from fkjoin.lowering.table_plan import TablePlan
+from fkjoin.lowering.table_plan import TablePlan, paced, table_of
 from fkjoin.plan.nodes import FlatMap, generated_name, read_from, starts_over
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Physical, Stage, by_spark
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, RAW, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, quoted, require_apart, require_beside
 from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
-from fkjoin.spark.returned import as_type, row_function
 from fkjoin.spark.schemas import (
     Expression,
     Expressions,
@@ -42,7 +34,6 @@ from fkjoin.spark.schemas import (
 )
 from fkjoin.spark.specs import OwnersSpec, SpreadSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
-from fkjoin.stages.answer_rows import thrown_text
 
 OUTPUT_PLACE = "__fkjoin_place"
 """A column of outputs: the place of each among its row's outputs; null where a row makes none."""
@@ -55,10 +46,10 @@ RowsExpression = Expression | Callable[[Any, Any], Iterable[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class FlatMapBound:
+class FlatMapBound(OperatorBound):
     """Needs of lowering ``flat_map`` and ``rekey``, besides the node."""
 
-    operator: ClassVar[str] = "flat_map"
+    operator = "flat_map"
     exploded: Callable[[DataFrame], DataFrame]
     """Function from a table's frame, with visible columns, to a frame of outputs.
 
@@ -70,8 +61,6 @@ class FlatMapBound:
     tried: Attempt
     """The columns of the outputs' keys."""
     row: StructType
-    emission: Emission
-    settings: Settings
 
 
 def flat_mapped(
@@ -80,22 +69,17 @@ def flat_mapped(
     rows: RowsExpression,
     key: Expressions,
     returns: str | StructType | None,
-    name: str | None,
-    emit: Emit,
-    settings: Settings,
+    **options: Any,
 ) -> Planned:
     """See ``Table.flat_map``.  Raises ``TopologyError``."""
     called = described(rows, "key", "row")
     expression: Attempt
     if is_function(rows):
         element: DataType = _returned(rows, returns)
-        collecting = _collecting(rows, element, table, fail=table.on_error == "fail")
-        collected = StructType().add("rows", ArrayType(element)).add("problem", StringType())
-        function = row_function(collecting, collected)
-        whole = F.col(quoted(KEY, table.key[0])) if len(table.key) == 1 else F.col(KEY)
-        result = function(F.col(PROBLEM), whole, F.when(~F.col(DELETED), F.col(ROW)))
-        thrown = result.getField("problem")
-        expression = Attempt((result.getField("rows"),), lambda: thrown, lambda: thrown)
+        collected = StructType().add("rows", ArrayType(element))
+        expression = tried_function(
+            "flat_map", rows, table, collected, lambda result: (list(result or ()),)
+        )
     else:
         if returns is not None:
             raise TopologyError(
@@ -129,17 +113,17 @@ def flat_mapped(
 
     return _planned(
         table,
-        FlatMapArguments(called, key, name, emit, settings),
         scope,
+        key,
+        rows=called,
         row=row,
         expression=expression,
         exploded=exploded,
+        **options,
     )
 
 
-def rekeyed(
-    table: Planned, *, key: Expressions, name: str | None, emit: Emit, settings: Settings
-) -> Planned:
+def rekeyed(table: Planned, *, key: Expressions, **options: Any) -> Planned:
     """See ``Table.rekey``.  Raises ``TopologyError``."""
     row = StructType([table.visible.schema[column] for column in table.visible_names])
 
@@ -153,23 +137,14 @@ def rekeyed(
 
     return _planned(
         table,
-        FlatMapArguments(None, key, name, emit, settings),
         table.scope,
+        key,
+        rows=None,
         row=row,
         expression=NOTHING,
         exploded=exploded,
+        **options,
     )
-
-
-@dataclass(frozen=True)
-class FlatMapArguments:
-    """The arguments of either call; ``rows``: as a text, None of ``rekey``."""
-
-    rows: str | None
-    key: Expressions
-    name: str | None
-    emit: Emit
-    settings: Settings
 
 
 _ABOUT = (KEY, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW)
@@ -177,15 +152,20 @@ _ABOUT = (KEY, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW)
 
 def _planned(
     table: Planned,
-    arguments: FlatMapArguments,
     scope: Scope,
+    keys_wanted: Expressions,
     *,
+    rows: str | None,
     row: StructType,
     expression: Attempt,
     exploded: Callable[[DataFrame], DataFrame],
+    name: str | None,
+    emit: Emit,
+    settings: Settings,
 ) -> Planned:
-    emission = Emission.of(arguments.emit)
-    key = Projection.of("key", arguments.key, scope)
+    """The table of the outputs; ``rows``: their expression as a text, None of ``rekey``."""
+    emission = Emission.of(emit)
+    key = Projection.of("key", keys_wanted, scope)
     require_plain_keys("key", key.schema)
     keys = tuple(key.schema.names)
     same = {named(item, scope.names) for item in key.texts} & set(keys)
@@ -197,20 +177,19 @@ def _planned(
     )
     kinds = as_emitted("key", key.schema), as_emitted("rows", row)
     arrow_schema("key", table.key_type)
-    made_by = "rekeyed" if arguments.rows is None else "rows"
-    unnamed = generated_name(table.name, arguments.rows, key.texts)
-    label = arguments.name or f"{table.name}-{made_by}-{unnamed}"
-    refuse_same_name(label, (table.node,), "table")
+    made_by = "rekeyed" if rows is None else "rows"
+    unnamed = generated_name(table.name, rows, key.texts)
+    label = name or f"{table.name}-{made_by}-{unnamed}"
     usable = F.col(PROBLEM).isNull() & F.col(ROW).isNotNull()
     tried = attempt(
-        "rekey" if arguments.rows is None else "flat_map",
+        "rekey" if rows is None else "flat_map",
         table.name,
         key.bound,
         table.on_error,
         usable=usable,
     )
-    node = FlatMap(label, table.node, arguments.rows, keys, key.texts, arguments.emit)
-    needs = FlatMapBound(exploded, expression, key, tried, kinds[1], emission, arguments.settings)
+    node = FlatMap(label, table.node, rows, keys, key.texts, emit)
+    needs = FlatMapBound(emission, settings, exploded, expression, key, tried, kinds[1])
     return made_of((table,), node, *kinds, needs)
 
 
@@ -244,28 +223,6 @@ def _returned(function: Callable[..., Any], returns: str | StructType | None) ->
             'such as "sku string, n bigint"'
         )
     return struct_type(returns, "returns")
-
-
-def _collecting(
-    function: Callable[[Any, Any], Any], element: DataType, table: Planned, *, fail: bool
-) -> Callable[..., Any]:
-    """The function, called for usable rows only; returns its rows, or what it threw.
-
-    A row of another type throws, too.
-    """
-    kind, name = ArrayType(element), table.name
-
-    def collect(problem: Any, key: Any, row: Any) -> Any:
-        if problem is not None or row is None:
-            return None
-        try:
-            return as_type(list(function(key, row) or ()), kind), None
-        except Exception as error:
-            if fail:
-                raise FkJoinError(thrown_text(f"flat_map of {name}", key, error)) from error
-            return None, f"flat_map: {type(error).__name__}: {error}"
-
-    return collect
 
 
 def plan_flat_map(planned: Planned, table: TablePlan) -> TablePlan:

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
 
 from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.planned import Planned
+from fkjoin.analysis.vectorize import moved
+from fkjoin.codec.vectors import Where
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.staged import staged
-from fkjoin.lowering.answers import JoinAnswers, JoinRows
-from fkjoin.lowering.ends import paced, table_of
-from fkjoin.lowering.filters import without
-from fkjoin.lowering.foreign_keys import JoinSides, Schemas
-from fkjoin.lowering.multi_join import Joins, begin, plan_joins, share
-from fkjoin.lowering.pruning import Kept
-from fkjoin.lowering.stage import let_through, state_spec
-from fkjoin.lowering.table_plan import TablePlan, stages_of
+from fkjoin.lowering.answers import JoinAnswers, JoinRows, Kept
+from fkjoin.lowering.foreign_keys import JoinSides
+from fkjoin.lowering.multi_join import Joins, begin, field_in, plan_joins, share
+from fkjoin.lowering.stage import let_through
+from fkjoin.lowering.table_plan import TablePlan, paced, stages_of, table_of
+from fkjoin.lowering.workers import stepped
 from fkjoin.plan.nodes import Join
-from fkjoin.plan.optimizer import resolve_makes_rows
+from fkjoin.plan.optimizer import Off, resolve_makes_rows
 from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
+from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.buckets import ENVELOPE
+from fkjoin.spark.frame import DELETED, ROW
 from fkjoin.spark.packing import CopyRights, PackJoined
-from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
+from fkjoin.spark.schemas import arrow_schema, schema_text
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined
-from fkjoin.stages.contribute import Carry
+from fkjoin.stages.contribute import Carry, Place
 
 
 def plan_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
@@ -87,8 +92,7 @@ class JoinPlan(JoinAnswers):
         dead = self._sides.dead(self.node.name)
         if self.bound.fields is not None or self.left.on_error != "dead-letter":
             return dead  # fields cannot throw
-        unpack = self._unpack(self.kept, self._key)
-        return (*dead, *self._joining.letters(self.answers().counted, unpack))
+        return (*dead, *self.letters(self.answers().counted))
 
     def plan(self) -> TablePlan:
         """The table of the joined rows."""
@@ -140,10 +144,6 @@ class JoinPlan(JoinAnswers):
     def _sides(self) -> JoinSides:
         return JoinSides(self.left, self.right, self.bound.foreign_key, self.bound.settings)
 
-    @cached_property
-    def _foreign_key(self) -> pa.Schema:
-        return arrow_schema("right", self.right.key_type)
-
     @property
     def _about(self) -> dict[str, object]:
         return {
@@ -174,27 +174,14 @@ class JoinPlan(JoinAnswers):
         materialized: str | None = None,
         result: DataType | None = None,
     ) -> StateSpec:
-        node = self.node
-        bound_to = {
-            "how": node.how,
-            "materialized": materialized,
-            "extractor": node.extractor,
-            "joiner": node.joiner,
-            "key": schema_text(self._key),
-            "foreign_key": schema_text(self._foreign_key),
-            "left": schema_text(columns.left),
-            "right": schema_text(columns.right),
-        }
-        types = {"left": spark_schema(columns.left), "right": spark_schema(columns.right)}
-        left, right = node.left.name, node.right.name
-        return state_spec(
-            self.bound.settings,
+        return self._state_of(
             kind,
-            node.name,
-            bound_to=bound_to,
-            about={**self._about, **types, "result": result},
-            tables={"key": left, "left": left, "foreign_key": right, "right": right},
-            spread=node.spread,
+            columns,
+            about={**self._about, "result": result},
+            spread=self.node.spread,
+            materialized=materialized,
+            extractor=self.node.extractor,
+            foreign_key=schema_text(arrow_schema("right", self.right.key_type)),
         )
 
     def _rekey(self, columns: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:
@@ -239,8 +226,7 @@ class JoinPlan(JoinAnswers):
     def _answering(self, columns: Kept) -> _Answered:
         """The answers with so much of both rows."""
         bound, label = self.bound, self.node.name
-        schemas = Schemas(self._key, self._foreign_key, columns.left, columns.right)
-        sides = self._sides.packed(self._needed[0], schemas)
+        sides = self._sides.packed(self._needed[0], columns)
         rekey = self._rekey(columns, sides.from_answers)
         subscription = self._subscription(columns)
         if bound.topics is not None:
@@ -266,21 +252,18 @@ class JoinPlan(JoinAnswers):
         node, envelopes, _ = self._answered
         joiner = self.bound.joiner
         if joiner.both_rows:
-            sides = {"left": self.left.row_type, "right": self.right.row_type}
-            both = StructType([StructField(name, kind) for name, kind in sides.items()])
+            both = StructType().add("left", self.left.row_type).add("right", self.right.row_type)
             return _Joined(node, envelopes, None, tuple(self.kept), both)
         fails = self.left.on_error == "fail"
-        rows = self._joining.joined(
-            envelopes, self._unpack(self.kept, self._key if fails else None)
-        )
+        rows = self.joined(envelopes, self._unpack(self._key if fails else None))
         result = self.left.columns_of(rows)["row"].dataType
         schema = arrow_schema("joiner", result)
         maker = self.maker
+        obstacle = maker if isinstance(maker, str) else None
+        node = resolve_makes_rows(node, self.bound.settings.off, obstacle)
         if isinstance(maker, str):
-            node = resolve_makes_rows(node, self.bound.settings.off, maker)
             pack = PackJoined(schema, self.bound.settings.buckets)
             return _Joined(node, packed_joined(rows, pack), None, (schema,), result)
-        node = resolve_makes_rows(node, self.bound.settings.off, None)
         makes = Joined(AnswerRows(self.whole, maker, fails), schema)
         return _Joined(node, envelopes, makes, (schema,), result)
 
@@ -289,3 +272,41 @@ def packed_joined(rows: Physical, pack: PackJoined) -> Physical:
     """Joined rows that Spark has made, packed for resolve."""
     columns = ("key", "version", "ts", "gone", "row", "problem", "counter", "count")
     return InWorkers(by_spark(lambda frame: frame.select(*columns), rows), pack, ENVELOPE)
+
+
+def without(
+    table: TablePlan, condition: Bound, places: Mapping[str, Place], off: Off
+) -> TablePlan | str:
+    """The table without the rows for which the condition does not hold; or why it has them.
+
+    *Law*: the filtered join is the same.  A row that the condition rules out has no result, so its
+    table may as well lack it.  The filter stays above the join, too, for rows that came before the
+    rule was on.
+
+    ``places``: fields of the table's rows, by the columns that the condition names.
+    """
+    if any(join is not None for join in (table.join, table.answers, table.multi)):
+        return f"{table.name} is made of a join"
+    rows = by_spark(partial(_held, condition, places), table.rows)
+    undecoded = None if WORKERS_EVALUATE_STEPS in off else table.undecoded
+    if undecoded is not None:
+        paths = {name.lower(): path for name, (_, path) in places.items()}
+        vector = condition.vector
+        if vector is not None:
+            vector = moved(vector, paths, table.planned.scope.schema)
+        if vector is None:
+            return "the condition is left to Spark"
+        where = Where(vector, f"filter below a join of {table.name}")
+        undecoded = undecoded._replace(reading=stepped(undecoded).then((where,)))
+    return replace(table, rows=rows, packed=None, settled=None, undecoded=undecoded)
+
+
+def _held(condition: Bound, places: Mapping[str, Place], rows: DataFrame) -> DataFrame:
+    # Texts of joined rows have no collation, whatever the table's texts have.
+    kinds = condition.scope.frame.schema
+    named = {}
+    for name, (side, path) in places.items():
+        named[name] = field_in(side == "key", path).cast(kinds[name].dataType)
+    stays = ~F.col(DELETED) & F.coalesce(condition.column, F.lit(False))
+    held = {ROW: F.when(stays, F.col(ROW)), DELETED: ~stays}
+    return rows.withColumns(named).withColumns(held).select(rows.columns)

@@ -7,50 +7,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import pyarrow as pa
 
-from fkjoin.analysis.checks import (
-    Joiner,
-    as_emitted,
-    described,
-    refuse_same_name,
-    require_same_timestamps,
-)
+from fkjoin.analysis.checks import Joiner, as_emitted, described, require_same_timestamps
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.joiner import BoundJoiner, bound_joiner, written_out
-from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.analysis.joiner import BoundJoiner, written_out
+from fkjoin.analysis.joins import joined_rows
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.codec.vectors import Columns
 from fkjoin.errors import TopologyError
-from fkjoin.lowering.ends import paced, table_of
-from fkjoin.lowering.joiner import Joining, evaluated
+from fkjoin.lowering.answers import JoinedTables, evaluated
 from fkjoin.lowering.joins import packed_joined
-from fkjoin.lowering.pruning import Kept, with_needed
-from fkjoin.lowering.stage import counted, let_through, state_spec
-from fkjoin.lowering.table_plan import TablePlan, dead_of_all, pack_rows
+from fkjoin.lowering.stage import counted, let_through
+from fkjoin.lowering.table_plan import TablePlan, dead_of_all, paced, pack_rows, table_of
 from fkjoin.lowering.workers import packed_rows
 from fkjoin.plan.nodes import KeyJoin, generated_name
 from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Union
 from fkjoin.sessions.settings import prepare
-from fkjoin.spark.names import require_beside
 from fkjoin.spark.packing import PackJoined
-from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
+from fkjoin.spark.schemas import arrow_schema, types_text
 from fkjoin.spark.specs import PairSpec, ResolveSpec, StageSpec, StateSpec
-from fkjoin.spark.unpacking import UnpackAnswers, UnpackResults
+from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, Joined, RowMaker
 from fkjoin.stages.contribute import Fields
 from fkjoin.stages.join_rows import HowByKey, require_how_by_key
 
 
 @dataclass(frozen=True, eq=False)
-class KeyJoinBound:
+class KeyJoinBound(OperatorBound):
     """Needs of lowering a join by primary key, besides its node."""
 
-    operator: ClassVar[str] = "key_join"
+    operator = "key_join"
     joiner: BoundJoiner
-    emission: Emission
-    settings: Settings
 
 
 def planned_key_join(
@@ -72,16 +61,10 @@ def planned_key_join(
     joiner = written_out(joiner, left, right, by_key=True)
     text = None if joiner is None else described(joiner, "left", "right")
     label = name or f"{left.name}-{right.name}-{generated_name(left.name, right.name, how, text)}"
-    refuse_same_name(label, (left.node, right.node), "join")
-    key = arrow_schema("left", left.key_type)
-    rows = arrow_schema("left", left.row_type), arrow_schema("right", right.row_type)
-    answers = left.spark.createDataFrame([], spark_schema(UnpackAnswers(*rows, how, key).schema))
-    bound = bound_joiner(label, joiner, answers, left.on_error)
-    hint = "name the result's columns in a joiner" if joiner is None else ""
-    require_beside(left.key, "joiner", bound.result.names, *([hint] if hint else []))
+    bound, key, row = joined_rows(label, left, right, joiner, how)
     node = KeyJoin(label, left.node, right.node, how, text, emit)
-    kinds = spark_schema(key), as_emitted("joiner", bound.result)
-    return made_of((left, right), node, *kinds, KeyJoinBound(bound, emission, settings))
+    needs = KeyJoinBound(emission, settings, bound)
+    return made_of((left, right), node, key, row, needs, kind="join")
 
 
 def _require_one_key(left: Planned, right: Planned) -> None:
@@ -111,16 +94,25 @@ def _require_one_key(left: Planned, right: Planned) -> None:
 
 def plan_key_join(planned: Planned, left: TablePlan, right: TablePlan) -> TablePlan:
     """The join of two tables by primary key."""
-    return _KeyJoin(planned, left, right).plan()
+    assert isinstance(planned.node, KeyJoin)
+    columns = evaluated(planned.bound.joiner)
+    node = replace(
+        planned.node,
+        left=left.node,
+        right=right.node,
+        left_to_spark=columns if isinstance(columns, str) else None,
+    )
+    return _KeyJoin(planned, node, left, right, columns).plan()
 
 
 @dataclass(frozen=True, eq=False)
-class _KeyJoin:
+class _KeyJoin(JoinedTables[KeyJoin]):
     """A join by primary key of two tables."""
 
-    planned: Planned
     left: TablePlan
     right: TablePlan
+    columns: Columns | str | None
+    """The joiner for workers, or why it is left to Spark; None without one."""
 
     def plan(self) -> TablePlan:
         """The table of the joined rows."""
@@ -129,51 +121,18 @@ class _KeyJoin:
         results = paced(self.planned, self._results, about, joiner=node.joiner)
         unpack = UnpackResults(self._key, self._rows, node.versions)
         tables = self.left, self.right
-        dead = (*dead_of_all(*tables), *self._letters)
+        dead = (*dead_of_all(*tables), *self._dead)
         return table_of(self.planned, node, results, unpack, *tables, dead=dead)
-
-    @property
-    def _bound(self) -> KeyJoinBound:
-        return self.planned.bound
-
-    @cached_property
-    def _needed(self) -> tuple[KeyJoin, Kept]:
-        """The node after the rule for what the joiner reads, and what is kept of both rows."""
-        assert isinstance(self.planned.node, KeyJoin)
-        columns = self._columns
-        left = arrow_schema("left", self.left.row_type)
-        whole = Kept(left, arrow_schema("right", self.right.row_type))
-        node = replace(
-            self.planned.node,
-            left=self.left.node,
-            right=self.right.node,
-            left_to_spark=columns if isinstance(columns, str) else None,
-        )
-        return with_needed(node, self._bound.settings.off, self._bound.joiner, whole)
 
     @property
     def _node(self) -> KeyJoin:
         return self._needed[0]
 
-    @property
-    def _kept(self) -> Kept:
-        return self._needed[1]
-
-    @cached_property
-    def _columns(self) -> Columns | str | None:
-        """The joiner for workers, or why it is left to Spark; None without one."""
-        joiner = self._bound.joiner
-        return None if joiner.both_rows else evaluated(self.planned.name, joiner)
-
-    @cached_property
-    def _key(self) -> pa.Schema:
-        return arrow_schema("left", self.left.key_type)
-
     @cached_property
     def _rows(self) -> tuple[pa.Schema, ...]:
         """The schema of results; without a joiner, the columns of both rows."""
-        if self._bound.joiner.both_rows:
-            return self._kept
+        if self.bound.joiner.both_rows:
+            return self.kept
         return (arrow_schema("joiner", self.planned.row_type),)
 
     @property
@@ -186,40 +145,19 @@ class _KeyJoin:
         """The rows of both tables, packed."""
         sides = []
         for number, table in enumerate((self.left, self.right)):
-            pack = pack_rows(table, self._kept[number], self._bound.settings, number=number)
+            pack = pack_rows(table, self.kept[number], self.bound.settings, number=number)
             sides.append(packed_rows(table, pack))
         return Union(tuple(sides))
 
     def _state(self, kind: type[StageSpec], materialized: str | None = None) -> StateSpec:
-        node = self._node
-        left, right = self._kept
-        bound_to = {
-            "how": node.how,
-            "materialized": materialized,
-            "joiner": node.joiner,
-            "key": schema_text(self._key),
-            "left": schema_text(left),
-            "right": schema_text(right),
-        }
-        types = {
-            "left": spark_schema(left),
-            "right": spark_schema(right),
-            "result": self.planned.row_type,
-        }
-        return state_spec(
-            self._bound.settings,
-            kind,
-            node.name,
-            bound_to=bound_to,
-            about={**self._about, **types},
-            tables={"key": node.left.name, "left": node.left.name, "right": node.right.name},
-        )
+        about = {**self._about, "result": self.planned.row_type}
+        return self._state_of(kind, self.kept, about=about, materialized=materialized)
 
     def _pair(self, materialized: str | None, *, answers: bool) -> PairSpec:
         node, makes = self._node, None
-        if isinstance(self._columns, Columns):
-            fields = Fields(self._key, *self._kept, node.how)
-            rows = AnswerRows(fields, RowMaker(self._columns), self.left.on_error == "fail")
+        if isinstance(self.columns, Columns):
+            fields = Fields(self._key, *self.kept, node.how)
+            rows = AnswerRows(fields, RowMaker(self.columns), self.left.on_error == "fail")
             makes = Joined(rows, self._rows[0])
         return PairSpec(
             self._state(PairSpec, materialized),
@@ -227,7 +165,7 @@ class _KeyJoin:
             parts=(node.left.parts, node.right.parts),
             in_order=(let_through(node.left), let_through(node.right)),
             materialized=materialized is not None,
-            every=self._bound.emission.every,
+            every=self.bound.emission.every,
             makes=makes,
             answers=answers,
         )
@@ -238,33 +176,26 @@ class _KeyJoin:
         if node.left_to_spark is None:
             return counted(self._packed, self._pair(node.materialized, answers=False))
         named = self._key if self.left.on_error == "fail" else None
-        unpack = UnpackAnswers(*self._kept, node.how, named)
         answers = Stage(self._packed, self._pair(None, answers=True))
-        rows = self._joining.joined(answers, unpack)
-        pack = PackJoined(self._rows[0], self._bound.settings.buckets)
+        rows = self.joined(answers, self._unpack(named))
+        pack = PackJoined(self._rows[0], self.bound.settings.buckets)
         resolve = ResolveSpec(
             self._state(ResolveSpec, node.materialized),
             how=node.how,
             materialized=node.materialized is not None,
             in_order=True,
-            every=self._bound.emission.every,
+            every=self.bound.emission.every,
         )
         resolved = Stage(packed_joined(rows, pack), resolve)
         return Counted(resolved, node.name, ("pair", "resolve"))
 
     @property
-    def _joining(self) -> Joining:
-        return Joining(self._node.name, self._bound.joiner)
-
-    @property
-    def _letters(self) -> tuple[Physical, ...]:
+    def _dead(self) -> tuple[Physical, ...]:
         """The rows that dead letters come from, on which the joiner throws.
 
         They have a stage of their own.
         """
-        if self.left.on_error != "dead-letter" or self._bound.joiner.tried.reason is None:
+        if self.left.on_error != "dead-letter":
             return ()
         pairs = Stage(self._packed, self._pair(None, answers=True))
-        answers = MessagesOnly(Counted(pairs, f"{self._node.name}-answers", ("pair",)))
-        unpack = UnpackAnswers(*self._kept, self._node.how, self._key)
-        return self._joining.letters(answers, unpack)
+        return self.letters(MessagesOnly(Counted(pairs, f"{self._node.name}-answers", ("pair",))))

@@ -16,12 +16,10 @@ from fkjoin.analysis.joins import JoinBound
 from fkjoin.analysis.planned import Planned
 from fkjoin.codec.messages import LEFT
 from fkjoin.codec.rows import Path
-from fkjoin.lowering.answers import ALL_READ
-from fkjoin.lowering.ends import paced, table_of
+from fkjoin.lowering.answers import ALL_READ, narrow
 from fkjoin.lowering.foreign_keys import JoinSides, packed_left_rows, packed_right_rows
-from fkjoin.lowering.pruning import narrow
-from fkjoin.lowering.stage import let_through, rows_of, state_spec
-from fkjoin.lowering.table_plan import Joins, TablePlan, pack_changes
+from fkjoin.lowering.stage import let_through, state_spec
+from fkjoin.lowering.table_plan import Joins, TablePlan, paced, pack_changes, rows_of, table_of
 from fkjoin.plan.nodes import Join, fired, shares_stages
 from fkjoin.plan.optimizer import (
     N,
@@ -33,7 +31,7 @@ from fkjoin.plan.optimizer import (
 from fkjoin.plan.physical import Counted, Physical, Stage, by_spark, union
 from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.frame import DELETED, KEY, ROW
-from fkjoin.spark.names import quoted, quoted_if_needed
+from fkjoin.spark.names import quoted_if_needed
 from fkjoin.spark.schemas import arrow_schema, listed, schema_text, spark_schema
 from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
@@ -121,7 +119,7 @@ def _joined(
     if bound is not None:
         bound = (*bound, *bind("extractor", names, joins.left.planned.scope))
     width = sum(len(table.key_type) for table, _ in joins.rights)
-    columns = list(map(_column, keys))
+    columns = [field_in(key.part == KEY_PART, key.path) for key in keys]
     return replace(
         joins,
         rows=by_spark(lambda frame: _with(frame, width, columns), joins.rows),
@@ -153,7 +151,7 @@ def plan_joins(planned: Planned, node: Join, joins: Joins, dead: tuple[Physical,
         *(table for table, _ in joins.rights),
         dead=dead,
         joins=joins,
-        multi=None if apart else multi,
+        multi=None if apart else multi.narrowed,
     )
 
 
@@ -320,10 +318,10 @@ def _nested(
     return Nested(tuple(columns))
 
 
-def _column(field: Field) -> Column:
-    """A field of a table's frame."""
-    column = F.col(quoted(KEY if field.part == KEY_PART else ROW, field.path[0]))
-    for name in field.path[1:]:
+def field_in(of_key: bool, path: Path) -> Column:
+    """A field of a table's frame: of the key, or of the row."""
+    column = F.col(KEY if of_key else ROW)
+    for name in path:
         column = column.getField(name)
     return column
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -17,25 +16,13 @@ from pyspark.sql.types import DataType
 from fkjoin.analysis.planned import Settings
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import join_below, read_from
-from fkjoin.plan.physical import BySpark, Counted, InWorkers, Physical, Picked, Stage, by_spark
+from fkjoin.plan.physical import Counted, InWorkers, Physical, Picked, Stage, by_spark
 from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
 from fkjoin.spark.buckets import ENVELOPE
-from fkjoin.spark.frame import (
-    DELETED,
-    KEY,
-    NUMBERS,
-    OPERATION,
-    PROBLEM,
-    ROW,
-    SOURCE,
-    TS,
-    VERSION,
-)
+from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.identity import identity_text
 from fkjoin.spark.packing import Pack
-from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.specs import StageSpec, StateSpec
-from fkjoin.spark.unpacking import UnpackResults
 
 
 def state_spec(
@@ -104,29 +91,19 @@ def packed(rows: Physical, pack: Pack, *columns: str, **others: Column) -> InWor
     return InWorkers(chosen, pack, ENVELOPE)
 
 
-def frame_of(results: DataFrame, unpack: UnpackResults) -> DataFrame:
-    """The frame of a table, from the last stage's results."""
-    rows = results.mapInArrow(unpack, spark_schema(unpack.schema))
-    return _as_frame(rows, unpack.versions)
-
-
-def rows_of(results: Physical, unpack: UnpackResults) -> BySpark:
-    """The rows of a table, from the last stage's results."""
-    rows = InWorkers(results, unpack, spark_schema(unpack.schema))
-    return by_spark(partial(_as_frame, versions=unpack.versions), rows)
-
-
-def _as_frame(rows: DataFrame, versions: tuple[tuple[str, int], ...]) -> DataFrame:
+def framed(
+    rows: DataFrame, key: str, deleted: Column, problem: Column, *columns: Column
+) -> DataFrame:
+    """The frame of a table, from rows that have a ``row``, ``version`` and ``ts``."""
     return rows.select(
-        F.col("key").alias(KEY),
+        F.col(key).alias(KEY),
         F.col("row").alias(ROW),
-        (F.col("operation") == "delete").alias(DELETED),
+        deleted.alias(DELETED),
         F.col("version").alias(VERSION),
         F.lit(None).cast("binary").alias(SOURCE),
         F.col("ts").alias(TS),
-        F.lit(None).cast("string").alias(PROBLEM),
-        F.col("operation").alias(OPERATION),
-        *(F.col(f"numbers_{name}").alias(f"{NUMBERS}{name}") for name, _ in versions),
+        problem.alias(PROBLEM),
+        *columns,
     )
 
 

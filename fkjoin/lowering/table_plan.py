@@ -1,8 +1,8 @@
-"""A table's part of a physical plan, and what operators may read in the place of its rows."""
+"""A table's part of a physical plan: what operators read, what sinks know, how operators end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
@@ -10,27 +10,109 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from fkjoin.analysis.attempt import Attempt, letters
 from fkjoin.analysis.bound import Bound
 from fkjoin.analysis.planned import Planned, Settings, Undecoded, with_visible
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.lowering.answers import JoinAnswers, JoinRows, Prunable
-from fkjoin.lowering.results import Results
+from fkjoin.kafka.positions import numbers
+from fkjoin.lowering.answers import JoinAnswers, JoinRows
+from fkjoin.lowering.stage import framed, state_spec
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Source, starts_over
-from fkjoin.plan.physical import InWorkers, Physical, Running, by_spark, running_in
+from fkjoin.plan.optimizer import stages_share_an_operator
+from fkjoin.plan.physical import (
+    BySpark,
+    Counted,
+    InWorkers,
+    MessagesOnly,
+    Physical,
+    Running,
+    Stage,
+    Ticks,
+    Union,
+    by_spark,
+    running_in,
+    share_an_operator,
+)
 from fkjoin.spark import dead_letters
 from fkjoin.spark.dead_letters import OnError
-from fkjoin.spark.frame import VERSION
-from fkjoin.spark.names import require_results
+from fkjoin.spark.frame import CHAINS, DELETED, KEY, NUMBERS, OPERATION, PROBLEM, ROW, TS, VERSION
+from fkjoin.spark.names import quoted, require_results
 from fkjoin.spark.on_spark import columns_of, on_spark
 from fkjoin.spark.packing import PackChanges, PackRows
 from fkjoin.spark.schemas import arrow_schema, spark_schema
+from fkjoin.spark.specs import PaceSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.join_rows import How
 from fkjoin.stages.multi_join import Nested
+
+
+@dataclass(frozen=True)
+class Results:
+    """Facts of a table that make changes of its frame: plain data.
+
+    A server of Spark Connect runs sinks without the client's frames.
+    """
+
+    key: tuple[str, ...]
+    rest: tuple[str, ...]
+    """The row's columns that are not the key's."""
+    timestamps: str | None
+    """See ``Planned``."""
+    source: tuple[str, ...] | None
+    """Fields of a source's version, none where chains of positions have it; None of a result."""
+    versions: tuple[str, ...]
+    """The names of a result's versions."""
+    unpack: UnpackResults | None
+    """Function that makes a frame of encoded results; None where they come as a frame."""
+    appends: bool = False
+    """They are events, which are appended."""
+
+    def frame(self, batch: DataFrame) -> DataFrame:
+        """The frame of a batch, which may be packed."""
+        if self.unpack is None:
+            return batch
+        rows = batch.mapInArrow(self.unpack, spark_schema(self.unpack.schema))
+        return _as_frame(rows, self.unpack.versions)
+
+    def changes(self, frame: DataFrame, *more: Column) -> DataFrame:
+        """See ``Table.changes``; ``more``: columns made from the frame."""
+        if self.appends:
+            return frame.select(*(F.col(quoted(name)) for name in self.rest), *more)
+        row = [F.col(quoted(ROW, name)).alias(name) for name in self.rest]
+        key = [F.col(quoted(KEY, name)).alias(name) for name in self.key]
+        if self.source is not None:
+            operation = F.when(F.col(DELETED), F.lit("delete")).otherwise(F.lit("upsert"))
+            if CHAINS in frame.columns:
+                version = numbers(F.col(CHAINS))
+            else:
+                version = F.array(
+                    *[F.col(f"{VERSION}.`{name}`").cast("bigint") for name in self.source]
+                )
+            about = [operation.alias("_operation"), version.alias("_version")]
+        else:
+            about = [F.col(OPERATION).alias("_operation")]
+            about += [F.col(f"{NUMBERS}{name}").alias(f"_{name}") for name in self.versions]
+        time = F.timestamp_micros(F.col(TS)) if self.timestamps != "bigint" else F.col(TS)
+        return frame.where(F.col(PROBLEM).isNull()).select(
+            *key, *row, *about, time.alias("_timestamp"), *more
+        )
+
+
+def rows_of(results: Physical, unpack: UnpackResults) -> BySpark:
+    """The rows of a table, from the last stage's results."""
+    rows = InWorkers(results, unpack, spark_schema(unpack.schema))
+    return by_spark(partial(_as_frame, versions=unpack.versions), rows)
+
+
+def _as_frame(rows: DataFrame, versions: tuple[tuple[str, int], ...]) -> DataFrame:
+    operation, problem = F.col("operation"), F.lit(None).cast("string")
+    of_versions = [F.col(f"numbers_{name}").alias(f"{NUMBERS}{name}") for name, _ in versions]
+    columns = operation.alias(OPERATION), *of_versions
+    return framed(rows, "key", operation == "delete", problem, *columns)
 
 
 class Packed(NamedTuple):
@@ -67,8 +149,8 @@ class TablePlan:
     joins: Joins | str | None = field(default=None, repr=False)
     """Needs of a join by another foreign key of the same left table that is to be one with it; or
     why it cannot."""
-    multi: Prunable | None = field(default=None, repr=False)
-    """A multi-way join, which can be made with fewer columns."""
+    multi: Callable[..., tuple[Any, Physical | None]] | None = field(default=None, repr=False)
+    """Function that makes the rows of a multi-way join with fewer columns, for an operator."""
     contributions: Callable[..., Physical] | None = field(default=None, repr=False)
     """Function that makes the contributions of an aggregate, which a cogroup reads."""
 
@@ -179,15 +261,10 @@ class TablePlan:
         """See ``Table.dead_letters``."""
         return None if self.letters is None else self.on_spark(self.letters)
 
-    @cached_property
-    def changes_plan(self) -> Physical:
-        """The plan of the rows of ``changes``."""
-        return self.changes_with()
-
     @property
     def changes(self) -> DataFrame:
         """See ``Table.changes``."""
-        return self.on_spark(self.changes_plan)
+        return self.on_spark(self.changes_with())
 
     def changes_with(self, *columns: Column) -> Physical:
         """The rows of ``changes``, and columns made from the table's frame."""
@@ -238,47 +315,33 @@ def pack_rows(
     row: pa.Schema,
     settings: Settings,
     group: pa.Schema | None = None,
-    *,
-    number: int | None = None,
+    **more: Any,
 ) -> PackRows:
     """The function that packs the table's changes, with these columns of its rows.
 
     See ``PackRows``.
     """
-    return PackRows(
-        arrow_schema("key", table.key_type),
-        row,
-        settings.buckets,
-        group,
-        settings.validate,
-        number,
-        starts_over(table.node),
-    )
+    return PackRows(**_packing(table, row, settings), group=group, **more)
 
 
 def pack_changes(
-    table: TablePlan,
-    row: pa.Schema,
-    settings: Settings,
-    foreign_key: pa.Schema | None = None,
-    *,
-    among: tuple[pa.Schema, ...] = (),
-    number: int | None = None,
+    table: TablePlan, row: pa.Schema, settings: Settings, key: pa.Schema | None = None, **more: Any
 ) -> PackChanges:
-    """The function that packs the table's changes for a join by a foreign key.
+    """The function that packs the table's changes for a join by a foreign ``key``.
 
     See ``PackChanges``.
     """
-    return PackChanges(
-        arrow_schema("key", table.key_type),
-        foreign_key,
-        row,
-        settings.buckets,
-        settings.validate,
-        among,
-        number,
-        starts_over(table.node),
-    )
+    return PackChanges(**_packing(table, row, settings), foreign_key=key, **more)
+
+
+def _packing(table: TablePlan, row: pa.Schema, settings: Settings) -> dict[str, Any]:
+    return {
+        "key": arrow_schema("key", table.key_type),
+        "row": row,
+        "buckets": settings.buckets,
+        "validate": settings.validate,
+        "start_over": starts_over(table.node),
+    }
 
 
 def stages_of(*tables: TablePlan) -> tuple[StageQuery, ...]:
@@ -289,3 +352,49 @@ def stages_of(*tables: TablePlan) -> tuple[StageQuery, ...]:
 def dead_of_all(*tables: TablePlan) -> tuple[Physical, ...]:
     """The rows that dead letters come from, of tables that an operator reads, each once."""
     return tuple(dict.fromkeys(chain.from_iterable(table.dead for table in tables)))
+
+
+def table_of(
+    planned: Planned,
+    node: Node,
+    results: Physical,
+    unpack: UnpackResults,
+    *tables: TablePlan,
+    **parts: Any,
+) -> TablePlan:
+    """Plan the table of the results of an operator's last stage.
+
+    ``tables``: those that the operator reads, whose queries and dead letters come first;
+    ``parts``: see ``TablePlan``.
+    """
+    common = {
+        "rows": rows_of(results, unpack),
+        "dead": dead_of_all(*tables),
+        "stages": stages_of(*tables),
+        "packed": Packed(results, unpack),
+    }
+    settings = planned.bound.settings
+    if settings.buckets == 1:
+        why_not = None if share_an_operator(results) else "no stage reads another one directly"
+        node = stages_share_an_operator(node, settings.off, why_not)
+    return TablePlan(planned, node, **{**common, **parts})
+
+
+def paced(
+    planned: Planned,
+    results: Physical,
+    about: Mapping[str, Any],
+    **bound_to: Any,
+) -> Physical:
+    """The operator's results, held back until an interval is over.
+
+    Results that are sent as they come stay as they are.  ``about``: the types of key and result,
+    and the names of versions, for tools that read the state; ``bound_to``: see ``state_spec``.
+    """
+    settings, interval_ms = planned.bound.settings, planned.bound.emission.interval_ms
+    if interval_ms is None:
+        return results
+    state = state_spec(settings, PaceSpec, planned.name, bound_to=bound_to, about=about, tables={})
+    ends = Ticks(interval_ms, settings.buckets)
+    held = Stage(Union((MessagesOnly(results), ends)), PaceSpec(state))
+    return Counted(held, f"{planned.name}-pace", ("pace",))

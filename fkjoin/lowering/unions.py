@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from fkjoin.analysis.checks import as_emitted, refuse_same_name, require_same_timestamps
+from fkjoin.analysis.checks import as_emitted, require_same_timestamps
 from fkjoin.analysis.emission import Emission, Emit
-from fkjoin.analysis.planned import Planned, Settings, made_of
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.lowering.aggregates import AggregateBound
-from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, packed, state_spec
-from fkjoin.lowering.table_plan import TablePlan, pack_rows
+from fkjoin.lowering.table_plan import TablePlan, paced, pack_rows, table_of
 from fkjoin.plan.base import periodic
 from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, generated_name, origins
 from fkjoin.plan.physical import Union
@@ -33,23 +31,18 @@ _MOST_COGROUPED = 256
 """The number of a table is one byte of each contribution."""
 
 
-@dataclass(frozen=True, eq=False)
-class MergeBound:
+class MergeBound(OperatorBound):
     """Needs of lowering ``merge``, besides its node."""
 
-    operator: ClassVar[str] = "merge"
-    emission: Emission
-    settings: Settings
+    operator = "merge"
 
 
 @dataclass(frozen=True, eq=False)
-class CogroupBound:
+class CogroupBound(OperatorBound):
     """Needs of lowering a cogroup, besides its node."""
 
-    operator: ClassVar[str] = "cogroup"
+    operator = "cogroup"
     fold: CoFold
-    emission: Emission
-    settings: Settings
 
 
 def merged(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -> Planned:
@@ -59,9 +52,9 @@ def merged(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -
     first = tables[0]
     nodes = tuple(table.node for table in tables)
     label = name or f"{first.name}-merged-{generated_name(*(node.name for node in nodes))}"
-    refuse_same_name(label, nodes, "merge")
     kinds = as_emitted("key", first.key_type), as_emitted("row", first.row_type)
-    return made_of(tables, Merge(label, nodes, emit), *kinds, MergeBound(emission, settings))
+    needs = MergeBound(emission, settings)
+    return made_of(tables, Merge(label, nodes, emit), *kinds, needs, kind="merge")
 
 
 def require_cogroup(tables: Sequence[Planned]) -> None:
@@ -74,15 +67,13 @@ def require_cogroup(tables: Sequence[Planned]) -> None:
 
 def cogrouped(*tables: Planned, name: str | None, emit: Emit, settings: Settings) -> Planned:
     """See ``cogroup``.  Raises ``TopologyError``."""
-    require_cogroup(tables)
     emission = Emission.of(emit)
     nodes = _check_cogrouped(tables)
     label = name or f"{nodes[0].name}-and-{generated_name(*(node.name for node in nodes))}"
-    refuse_same_name(label, nodes, "cogroup")
     fold = CoFold(tuple(table.bound.fold for table in tables))
     kinds = as_emitted("key", tables[0].key_type), spark_schema(fold.schema)
-    needs = CogroupBound(fold, emission, settings)
-    return made_of(tables, Cogroup(label, nodes, emit), *kinds, needs)
+    needs = CogroupBound(emission, settings, fold)
+    return made_of(tables, Cogroup(label, nodes, emit), *kinds, needs, kind="cogroup")
 
 
 def _check_merged(tables: Sequence[Planned]) -> None:

@@ -18,9 +18,8 @@ from pyspark.sql.types import StructType
 from fkjoin.analysis.planned import Planned
 from fkjoin.analysis.views import CompleteBound, ViewBound, ViewStep
 from fkjoin.lowering.answers import JoinRows
-from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, state_spec
-from fkjoin.lowering.table_plan import TablePlan, pack_rows
+from fkjoin.lowering.table_plan import TablePlan, paced, pack_rows, table_of
 from fkjoin.lowering.workers import packed_rows, packed_view, with_step
 from fkjoin.plan.nodes import Source, View, fired, read_from
 from fkjoin.plan.optimizer import (

@@ -6,15 +6,16 @@ What steps and aggregates make of such rows needs no rows in the JVM.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from fkjoin.analysis.bound import Projection
 from fkjoin.analysis.planned import Undecoded
-from fkjoin.analysis.projection import Projection
 from fkjoin.analysis.views import ViewStep
 from fkjoin.codec.vectors import Columns
 from fkjoin.lowering.stage import packed
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.plan.base import Node
-from fkjoin.plan.nodes import Aggregate, View, fired
+from fkjoin.plan.nodes import View, fired
 from fkjoin.plan.optimizer import Off, workers_evaluate_steps
 from fkjoin.plan.physical import InWorkers, Physical, Union
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
@@ -54,45 +55,17 @@ def packed_view(
     return read_by_workers(undecoded, pack, failing=failing)
 
 
-def read_by_workers(
-    undecoded: Undecoded,
-    pack: Pack,
-    foreign_key: Columns | None = None,
-    contributing: tuple[Columns, Columns] | None = None,
-    *,
-    failing: str | None = None,
-) -> Physical:
-    """Pack the rows that workers read, and the rows of a snapshot; see ``Stepped.packing``."""
+def read_by_workers(undecoded: Undecoded, pack: Pack, **columns: Any) -> Physical:
+    """Pack the rows that workers read, and the rows of a snapshot.
+
+    ``columns``, and whether one that throws is to fail: see ``Stepped.packing``.
+    """
     reader = stepped(undecoded)
-    function = reader.packing(pack, foreign_key, contributing, failing=failing)
-    rows = InWorkers(undecoded.lines, function, ENVELOPE)
+    rows = InWorkers(undecoded.lines, reader.packing(pack, **columns), ENVELOPE)
     if undecoded.snapshot is None:
         return rows
     as_they_are = replace(reader, reading=RowsAsTheyAre())
-    function = as_they_are.packing(pack, foreign_key, contributing, failing=failing)
-    return Union((rows, packed(undecoded.snapshot, function)))
-
-
-def packed_contributions(
-    aggregate: Aggregate,
-    off: Off,
-    table: TablePlan,
-    *,
-    key: Projection,
-    value: Projection,
-    pack: PackRows,
-) -> tuple[Aggregate, Physical | None]:
-    """An aggregate, and what the table's rows contribute, packed, if workers evaluate it."""
-    if table.undecoded is None:
-        return aggregate, None
-    columns = contributing(table, key, value)
-    obstacle = None if columns else "what a row contributes is left to Spark"
-    aggregate = workers_evaluate_steps(aggregate, off, obstacle)
-    if columns is None or not fired(aggregate, WORKERS_EVALUATE_STEPS):
-        return aggregate, None
-    return aggregate, read_by_workers(
-        table.undecoded, pack, contributing=columns, failing=table.failing
-    )
+    return Union((rows, packed(undecoded.snapshot, as_they_are.packing(pack, **columns))))
 
 
 def contributing(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import ClassVar, TypeVar
 
 from fkjoin.plan.rules import Verdict
 
@@ -15,6 +17,8 @@ ON_CHANGE = "on-change"
 
 ON_CLOSE = "on-close"
 """Text that says that a window's row is sent when the window closes."""
+
+T = TypeVar("T")
 
 Facts = tuple[str, dict[str, object]]
 """The kind of a node, and what binds a job's checkpoint to it."""
@@ -63,6 +67,8 @@ class Node:
     materialized: str | None = field(default=None, kw_only=True)
     """The name under which results are kept for ``read_state``; None: only their hashes are."""
 
+    reads: ClassVar[tuple[str, ...]] = ()
+    """The names of the fields that are tables which it reads."""
     rooted = False
     """True where versions of rows say which records of topics they are made of."""
     appends = False
@@ -70,7 +76,7 @@ class Node:
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        return ()
+        return tuple(getattr(self, name) for name in self.reads)
 
     @property
     def emit(self) -> str:
@@ -119,14 +125,14 @@ def periodic(node: Node) -> bool:
     return node.emit.startswith(PERIODIC)
 
 
-def in_order(*nodes: Node) -> Iterator[Node]:
-    """The nodes and all below them, each once, after what it reads from."""
-    seen: list[Node] = []
+def in_order(*nodes: T, inputs: Callable[[T], Iterable[T]] = attrgetter("inputs")) -> Iterator[T]:
+    """The nodes and all below them by ``inputs``, each once, after what it reads from."""
+    seen: list[T] = []
 
-    def visit(step: Node) -> None:
+    def visit(step: T) -> None:
         if step in seen:
             return
-        for below in step.inputs:
+        for below in inputs(step):
             visit(below)
         seen.append(step)
 

@@ -88,11 +88,8 @@ class _OfTwo(Node):
     right: Node
     how: str
 
+    reads = ("left", "right")
     rooted = True
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self.left, self.right
 
     @property
     def parts(self) -> int:
@@ -172,9 +169,7 @@ class _OfOne(Node):
 
     table: Node
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.table,)
+    reads = ("table",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,9 +306,7 @@ class Children(Node):
     column: str
     emit: str = ON_CHANGE
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self.left, self.right
+    reads = ("left", "right")
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -390,9 +383,7 @@ class Enrich(_Once):
     added: tuple[str, ...]
     """Columns of the table that events get."""
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self.table, self.events
+    reads = ("table", "events")
 
     def manifest(self) -> Facts:
         return "enrich", {"of": self.table.name, "events": self.events.name}

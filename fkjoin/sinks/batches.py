@@ -32,8 +32,7 @@ from fkjoin.checkpoint.indexes import owner
 from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.internal import InternalTopics, require_first_records
-from fkjoin.lowering.results import Results
-from fkjoin.lowering.table_plan import TablePlan
+from fkjoin.lowering.table_plan import Results, TablePlan
 from fkjoin.sinks.ledger import parted, require_together, restore, written_to
 from fkjoin.spark.frame import RAW
 from fkjoin.spark.query_start import starting

@@ -16,9 +16,7 @@ from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.formats import Format
 from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import OriginsOf, RootsOf, of_roots, relayed
-from fkjoin.lowering.results import Results
-from fkjoin.lowering.stage import rows_of
-from fkjoin.lowering.table_plan import TablePlan
+from fkjoin.lowering.table_plan import Results, TablePlan, rows_of
 from fkjoin.plan.base import periodic
 from fkjoin.plan.nodes import Merge, Source, origins, sources, summed_up
 from fkjoin.plan.physical import Physical, by_spark

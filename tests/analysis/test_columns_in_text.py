@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from fkjoin.analysis.columns_in_text import paths_named, without_strings
+from fkjoin.analysis.bound import paths_named, without_strings
 
 ROW = pa.struct([("amount", pa.int64()), ("Odd name", pa.string()), ("where", pa.struct([("city", pa.string())]))])
 COLUMNS = pa.schema([("left", ROW), ("right", ROW), ("op", pa.string()), ("current_date", pa.date32()), ("a`b", pa.int64())])

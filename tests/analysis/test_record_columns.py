@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.analysis.change_columns import ChangeColumns
-from fkjoin.analysis.record_columns import with_change_columns
+from fkjoin.analysis.sources import ChangeColumns
+from fkjoin.analysis.topics import with_change_columns
 from fkjoin.kafka import Debezium, Json
 from tests.support.places import ROOT
 from tests.support.sampling import sampled

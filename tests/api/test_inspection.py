@@ -20,8 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import fkjoin
 from fkjoin import Table, TopologyError, fk_join, window
 from fkjoin import aggregates as agg
-from fkjoin.inspection import HABITS, Inspection
 from fkjoin.sinks import preview
+from fkjoin.table import HABITS
 from tests.support.queries import write_lines
 
 pytestmark = pytest.mark.usefixtures("small_tables")
@@ -130,7 +130,7 @@ def test_grouped_rows_are_a_table_when_their_aggregates_are_named(orders: Table)
 def test_each_habit_of_dataframes_is_refused_and_what_is_named_is_one(
     spark: SparkSession, orders: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Inspection, "preview", functools.cache(Inspection.preview))
+    monkeypatch.setattr(Table, "preview", functools.cache(Table.preview))
     checkpoint = tmp_path / "kept"
     table, more = orders.filter("true", name="some"), orders_of(spark, tmp_path, name="more")
     about: Any = {"checkpoint": checkpoint, "trigger": "available-now"}

@@ -16,7 +16,7 @@ from fkjoin.analysis.columns import without_stars
 from fkjoin.analysis.joiner import BoundJoiner, bound_joiner
 from fkjoin.codec.arrays import narrowed
 from fkjoin.codec.rows import RowCodec
-from fkjoin.lowering.pruning import Kept, narrow, needed
+from fkjoin.lowering.answers import Kept, narrow, needed
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.unpacking import UnpackAnswers
 

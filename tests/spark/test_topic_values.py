@@ -26,8 +26,7 @@ from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.kafka import Registry
 from fkjoin.kafka.formats import Json, writer
 from fkjoin.kafka.positions import RootsOf, of_roots
-from fkjoin.lowering.stage import rows_of
-from fkjoin.lowering.table_plan import Packed, TablePlan
+from fkjoin.lowering.table_plan import Packed, TablePlan, rows_of
 from fkjoin.plan.physical import Given
 from fkjoin.sinks.records import packed_records, records
 from fkjoin.spark.buckets import ENVELOPE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ _PACE = "pace"
 
 Runs = Mapping[str, Sequence["Running"]]
 """The stages of a node that run, by kind, each as often as it does."""
+
+Numbers = defaultdict[object, int]
+"""The numbers of sub-topologies, by operators of Spark; a key that is new gets the next one."""
 
 
 def subtopology(*numbers: int | None) -> str:
@@ -98,7 +102,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     repartition, from 0 on.  All other steps read one table without a repartition, so a sub-topology
     begins with a source, or with a stage behind a repartition.
     """
-    numbers = _Numbers()
+    numbers: Numbers = defaultdict(itertools.count().__next__)
     operators: dict[str, dict[str, list[Running]]] = {}
     for stage in running:
         operators.setdefault(stage.operator, {}).setdefault(stage.stage, []).append(stage)
@@ -121,7 +125,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
             tuple((role, table.name) for role, table in roles),
             (*text.facts, *_rules(*rules)),
             tuple(_stages(node, text.stages, operators.get(node.name, {}), numbers)),
-            None if node.inputs else numbers.new(),
+            None if node.inputs else numbers[object()],
         )
         steps.append(step)
     known = {step.name for step in steps}
@@ -131,31 +135,8 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     return steps
 
 
-class _Numbers:
-    """The numbers of sub-topologies."""
-
-    def __init__(self) -> None:
-        self._next = itertools.count()
-        self._operators: dict[object, int] = {}
-
-    def new(self) -> int:
-        return next(self._next)
-
-    def begun(self, run: Running) -> bool:
-        """Tell whether the operator of a stage has its number."""
-        return run.operator_id in self._operators
-
-    def of(self, run: Running) -> int:
-        """The number of the operator of a stage."""
-        if run.operator_id is None:
-            return self.new()
-        if not self.begun(run):
-            self._operators[run.operator_id] = self.new()
-        return self._operators[run.operator_id]
-
-
 def _stages(
-    node: Node, texts: Mapping[str, StageText], running: Runs, numbers: _Numbers
+    node: Node, texts: Mapping[str, StageText], running: Runs, numbers: Numbers
 ) -> Iterator[StepStage]:
     """The stages of a node that run, in their order, with words for each."""
     own = [kind for kind in running if kind != _PACE]
@@ -169,13 +150,13 @@ def _stages(
             notes.append(f"materialized as {node.materialized}")
         yield StepStage(
             text.title or kind,
-            "" if numbers.begun(runs[0]) else ", ".join(text.by or node.key),
+            "" if runs[0].operator_id in numbers else ", ".join(text.by or node.key),
             runs[0].store,
             text.topic,
             tuple(notes),
             tuple(run.reader for run in runs),
             tuple(dict.fromkeys(run.counted_as for run in runs)),
-            tuple(dict.fromkeys(map(numbers.of, runs))),
+            tuple(dict.fromkeys(numbers[run.operator_id or object()] for run in runs)),
         )
 
 

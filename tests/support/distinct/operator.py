@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 from pyspark.sql import functions as F
 
 from fkjoin.analysis.attempt import Attempt, attempt
-from fkjoin.analysis.checks import as_emitted, refuse_same_name
+from fkjoin.analysis.bound import Projection
+from fkjoin.analysis.checks import as_emitted
 from fkjoin.analysis.emission import Emission, Emit
 from fkjoin.analysis.planned import Planned, Settings, made_of
-from fkjoin.analysis.projection import Projection
-from fkjoin.lowering.ends import paced, table_of
 from fkjoin.lowering.stage import counted, let_through, packing_columns, state_spec
-from fkjoin.lowering.table_plan import TablePlan, pack_rows
+from fkjoin.lowering.table_plan import TablePlan, paced, pack_rows, table_of
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import generated_name, read_from
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Stage, by_spark
@@ -63,7 +62,6 @@ def distinct(
     projection = Projection.of("by", by, table.scope)
     require_plain_keys("by", projection.schema)
     label = name or f"{table.name}-distinct-{generated_name(table.name, *projection.texts)}"
-    refuse_same_name(label, (table.node,), "table")
     kind = as_emitted("by", projection.schema)
     tried = attempt("distinct", table.name, projection.bound, table.on_error)
     node = Distinct(label, table.node, tuple(kind.names), emit)
