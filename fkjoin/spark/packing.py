@@ -7,9 +7,9 @@ a few megabytes in one row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,9 @@ from fkjoin.stages import counters
 from fkjoin.stages.regroup import contributions
 from fkjoin.stages.scatter import foreign_keys, tagged
 from fkjoin.stages.start_over import StartOver
+
+if TYPE_CHECKING:
+    from fkjoin.spark.packing_outputs import PackOutputs
 
 ENVELOPES = pa.schema(
     [
@@ -164,28 +167,17 @@ _Messages = Callable[[pa.RecordBatch, Bytes], pa.Table]
 """Rows and their encoded keys → messages."""
 
 
-class Packs(Protocol):
-    """Protocol of functions that pack the rows of a table."""
-
-    @property
-    def key(self) -> pa.Schema: ...
-    @property
-    def buckets(self) -> int: ...
-    @property
-    def validate(self) -> bool: ...
-    @property
-    def number(self) -> int | None: ...
-    @property
-    def start_over(self) -> StartOver | None: ...
-
-
-def packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batches:
+def packed_changes(
+    batches: Batches, pack: PackChanges | PackRows | PackOutputs, messages: _Messages
+) -> Batches:
     """Envelopes, by key, of the ``messages`` that are made of rows."""
     settle()
     return releasing(_packed_changes(batches, pack, messages))
 
 
-def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batches:
+def _packed_changes(
+    batches: Batches, pack: PackChanges | PackRows | PackOutputs, messages: _Messages
+) -> Batches:
     ids = bucket_ids(pack.buckets)
     woken = ids if pack.validate else (0,)
     yield envelopes([(bucket, b"") for bucket in woken])
@@ -193,10 +185,7 @@ def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batch
         if pack.start_over is not None and pack.start_over.ends:
             for name in replace(pack.start_over, slot=pack.number).passed(batch.column("version")):
                 yield counter(name, 1, ids)
-        usable, problem = batch, batch.column("problem")
-        if problem.null_count < batch.num_rows:
-            yield from dead_letters(problem)
-            usable = batch.filter(pc.is_null(problem))
+        usable = yield from _usable(batch)
         if not usable.num_rows:
             continue
         keys = KeyCodec(pack.key).encode(usable.column("key").flatten(), usable.num_rows)
@@ -205,9 +194,21 @@ def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batch
             yield counter(counters.NULL_KEY, int((~keyed).sum()))
             usable, keys = usable.filter(pa.array(keyed)), keys.filter(pa.array(keyed))
         if len(keys):
-            yield from map(
-                envelopes, framed(packed_by_bucket(messages(usable, keys), "key", pack.buckets))
-            )
+            yield from _sent(messages(usable, keys), pack.buckets)
+
+
+def _usable(batch: pa.RecordBatch) -> Generator[pa.RecordBatch, None, pa.RecordBatch]:
+    """Count the rows with a problem, and return the others."""
+    problem = batch.column("problem")
+    if problem.null_count == batch.num_rows:
+        return batch
+    yield from dead_letters(problem)
+    return batch.filter(pc.is_null(problem))
+
+
+def _sent(messages: pa.Table, buckets: int) -> Batches:
+    """Envelopes of messages, by key."""
+    return map(envelopes, framed(packed_by_bucket(messages, "key", buckets)))
 
 
 def _alive(batch: pa.RecordBatch) -> Bools:
@@ -229,17 +230,9 @@ class PackJoined:
         yield envelopes([(0, b"")])
         for batch in batches:
             counted = batch.filter(pc.is_valid(batch.column("counter")))
-            for name, value in zip(
-                counted.column("counter").to_pylist(),
-                counted.column("count").to_pylist(),
-                strict=True,
-            ):
-                yield counter(name, value)
-            batch = batch.filter(pc.is_valid(batch.column("key")))
-            problem = batch.column("problem")
-            if problem.null_count < batch.num_rows:
-                yield from dead_letters(problem)
-                batch = batch.filter(pc.is_null(problem))
+            for row in counted.select(["counter", "count"]).to_pylist():
+                yield counter(row["counter"], row["count"])
+            batch = yield from _usable(batch.filter(pc.is_valid(batch.column("key"))))
             if not batch.num_rows:
                 continue
             row = batch.column("row")
@@ -251,7 +244,7 @@ class PackJoined:
                 batch.column("gone"),
                 batch.column("ts"),
             )
-            yield from map(envelopes, framed(packed_by_bucket(joined, "key", self.buckets)))
+            yield from _sent(joined, self.buckets)
 
 
 @dataclass(frozen=True)
@@ -271,17 +264,14 @@ class PackEvents:
 
     def _packed(self, batches: Batches) -> Batches:
         for batch in batches:
-            problem = batch.column("problem")
-            if problem.null_count < batch.num_rows:
-                yield from dead_letters(problem)
-                batch = batch.filter(pc.is_null(problem))
+            batch = yield from _usable(batch)
             if not batch.num_rows:
                 continue
             event = RowCodec(self.event).encode(batch.column("event").flatten(), batch.num_rows)
             key = KeyCodec(self.key).encode(batch.column("on").flatten(), batch.num_rows)
             named = valid(key)
             events = table(EVENT, pc.if_else(pa.array(named), key, event), named, event)
-            yield from map(envelopes, framed(packed_by_bucket(events, "key", self.buckets)))
+            yield from _sent(events, self.buckets)
 
 
 def versions_of(batch: pa.RecordBatch) -> Bytes:
@@ -310,23 +300,13 @@ def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
     some = list(payloads)
     rows = len(some)
     buckets, data = [bucket for bucket, _ in some], [payload for _, payload in some]
-    columns = [pa.array(buckets, pa.int32()), pa.array(data, pa.binary())]
-    return pa.record_batch(
-        [*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))],
-        schema=ENVELOPES,
-    )
+    return pa.record_batch([buckets, data, [None] * rows, [0] * rows], schema=ENVELOPES)
 
 
 def counter(name: str, value: int, buckets: Sequence[int] = (0,)) -> pa.RecordBatch:
     """A counter and its count, told to each of the buckets."""
     rows = len(buckets)
-    columns = [
-        pa.array(buckets, pa.int32()),
-        pa.nulls(rows, pa.binary()),
-        pa.array([name] * rows, pa.string()),
-        pa.array([value] * rows, pa.int64()),
-    ]
-    return pa.record_batch(columns, schema=ENVELOPES)
+    return pa.record_batch([buckets, [None] * rows, [name] * rows, [value] * rows], ENVELOPES)
 
 
 def dead_letters(problem: pa.Array) -> Batches:
