@@ -18,7 +18,7 @@ from fkjoin.codec.json_read import PLAIN, Reading, read_objects, read_together
 from fkjoin.codec.rows import Path
 from fkjoin.errors import FormatError, set_aside
 from fkjoin.spark.line_places import line_place
-from fkjoin.spark.packing import Batches, Pack
+from fkjoin.spark.packing import Batches, Pack, PackRead
 
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 BLANKS = " \t\r\n"
@@ -82,9 +82,9 @@ class JsonLines:
     files: str | None = None
     """Pattern of the files, if they are this machine's."""
 
-    def packing(self, pack: Pack) -> PackLines:
-        """Make the function that turns them into envelopes."""
-        return PackLines(self, pack)
+    def packing(self, pack: Pack) -> PackRead:
+        """Make the function that turns them into envelopes; blank lines are left out."""
+        return PackRead(self, pack)
 
     def changes(self, lines: pa.RecordBatch) -> pa.RecordBatch:
         """The lines, one column of ``string``, as what ``PackChanges`` takes."""
@@ -132,17 +132,6 @@ class JsonLines:
             if name.lower() in self.deleted.reads
         }
         return self.deleted(read, len(rows))
-
-
-@dataclass(frozen=True)
-class PackLines:
-    """Lines → envelopes of ``CHANGE`` by key; blank ones are left out."""
-
-    lines: JsonLines
-    pack: Pack
-
-    def __call__(self, batches: Batches) -> Batches:
-        return self.pack(map(self.lines.changes, batches))
 
 
 @dataclass(frozen=True)

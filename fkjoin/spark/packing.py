@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,18 @@ Batches = Iterator[pa.RecordBatch]
 
 Pack = Callable[[Batches], Batches]
 """Rows → envelopes, such as ``PackChanges``."""
+
+
+@dataclass(frozen=True)
+class PackRead:
+    """Lines or records as Spark reads them → envelopes."""
+
+    reading: Any
+    """``JsonLines`` or ``TopicRecords``."""
+    pack: Pack
+
+    def __call__(self, batches: Batches) -> Batches:
+        return self.pack(map(self.reading.changes, batches))
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from fkjoin.codec.json_read import PLAIN, Reading, read_objects
 from fkjoin.errors import FormatError, set_aside
 from fkjoin.spark.json_lines import NOT_TEXT, as_text, field_at, not_an_object, struct_of
 from fkjoin.spark.names import POSITION
-from fkjoin.spark.packing import Batches, Pack
+from fkjoin.spark.packing import Batches, Pack, PackRead
 
 TAKEN = ("partition", "offset", "timestamp", "key", "value")
-"""The columns of Spark's Kafka source that ``PackRecords`` takes."""
+"""The columns of Spark's Kafka source that ``TopicRecords`` takes."""
 _NULLS = b'{"":null}'
 """An object in the place of a null: any type has a row for it.
 
@@ -112,9 +112,9 @@ class TopicRecords:
     positions: bool = False
     """Give rows a column ``POSITION``."""
 
-    def packing(self, pack: Pack) -> PackRecords:
+    def packing(self, pack: Pack) -> PackRead:
         """Make the function that turns them into envelopes."""
-        return PackRecords(self, pack)
+        return PackRead(self, pack)
 
     def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns ``TAKEN`` as what ``PackChanges`` takes."""
@@ -179,17 +179,6 @@ class TopicRecords:
 def milliseconds(micros: pa.Array) -> pa.Array:
     """Kafka's unit of time, rounded down, of Spark's."""
     return pa.array(np.floor_divide(micros.to_numpy(zero_copy_only=False), 1000), pa.int64())
-
-
-@dataclass(frozen=True)
-class PackRecords:
-    """Records, as columns ``TAKEN`` → envelopes of ``CHANGE`` by key."""
-
-    records: TopicRecords
-    pack: Pack
-
-    def __call__(self, batches: Batches) -> Batches:
-        return self.pack(self.records.changes(batch) for batch in batches)
 
 
 @dataclass(frozen=True)
