@@ -6,7 +6,7 @@ A kind is what an operator has to know of it, and what it does with a bucket's m
 from fkjoin.spark.specs.joins import (
     ChildrenSpec,
     GatherSpec,
-    MultiSubscriptionSpec,
+    MultiSubscriptionSpec,  # noqa: F401
     PairSpec,
     RekeySpec,
     ResolveSpec,
