@@ -43,11 +43,17 @@ from fkjoin.spark.specs.shown import (
     pages,
     rows_as_json,
 )
-from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec, StateSpec
-from fkjoin.stages.answer_rows import CarryRows, Joined, usable
+from fkjoin.spark.specs.spec import (
+    PART_BYTES,
+    ByRow,
+    Messages,
+    RowsOrAnswers,
+    StageSpec,
+    StateSpec,
+)
+from fkjoin.stages.answer_rows import Joined, usable
 from fkjoin.stages.children import Family, children, stored
 from fkjoin.stages.complete import Complete
-from fkjoin.stages.contribute import Carry
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.gather import gather, result_rows
@@ -82,26 +88,18 @@ def _foreign_key(description: Described, keys: Bytes, held: Records, store: Read
 
 
 @dataclass(frozen=True, kw_only=True)
-class RekeySpec(ByRow, StageSpec):
+class RekeySpec(RowsOrAnswers):
     """rekey: left changes become subscriptions."""
 
     stage = "rekey"
+    row_kinds = (CHANGE,)
     forms: ClassVar = {tags.ROW: ("left", _foreign_key)}
     subscribed_in = ("subscription", "children")
     subscriptions = staticmethod(expected_subscriptions)
     tombstones = CHANGE
-    in_order: bool = False
     fused: bool = True
     """The next stage is in the same query, and can check what it has been told."""
     right_parts: int = 1
-    every: bool = False
-    """Send what is unchanged, too, as for all ``every``."""
-    from_answers: Carry | CarryRows | None = None
-    """Function that turns another join's answers into changes, where those come."""
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (CHANGE,) if self.from_answers is None else (ANSWER,)
 
     @property
     def part_bytes(self) -> int | None:
@@ -109,7 +107,7 @@ class RekeySpec(ByRow, StageSpec):
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from rekey(
-            self._rows(CHANGE, self.from_answers, messages, count),
+            self._rows(messages, count),
             store,
             count,
             right_parts=self.right_parts,
@@ -118,9 +116,7 @@ class RekeySpec(ByRow, StageSpec):
             **self._times(messages),
         )
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
+    def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
         return sums(expected_subscriptions(store), bucket, self.state) if self.fused else iter(())
 
 
@@ -162,6 +158,15 @@ class ByForeignKey(StageSpec):
     }
     key = "foreign_key"
     tombstones = CHANGE
+    in_order: bool = True
+    """rekey is in the same query."""
+    rights_in_order: bool | tuple[bool, ...]
+    """An operator of the query makes the right table, and rekey is there, too."""
+
+    @property
+    def highwater_tags(self) -> bytes:
+        rights = tags.RIGHT * (not np.any(self.rights_in_order))
+        return tags.ROW + rights + tags.SUBSCRIBER * (not self.in_order)
 
     @staticmethod
     def subscriptions(store: Store, rights: int) -> Iterator[Bytes]:
@@ -172,10 +177,10 @@ class ByForeignKey(StageSpec):
         own = [payload for payload in payloads if not is_answer(payload)]
         return own, [payload for payload in payloads if is_answer(payload)]
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
-        check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
+    def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
+        if self.in_order:
+            name = f"{self.name}, bucket {bucket}"
+            check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
         return iter(())
 
     @classmethod
@@ -204,20 +209,10 @@ class SubscriptionSpec(ByForeignKey):
 
     stage = "subscription"
     in_order: bool = False
-    """rekey is in the same query."""
     rights_in_order: bool = False
-    """An operator of the query makes the right table, and rekey is there, too."""
     shared_log: bool = False
     right_parts: int = 1
     every: bool = False
-
-    @property
-    def highwater_tags(self) -> bytes:
-        return (
-            tags.ROW
-            + tags.RIGHT * (not self.rights_in_order)
-            + tags.SUBSCRIBER * (not self.in_order)
-        )
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from subscription(
@@ -233,11 +228,6 @@ class SubscriptionSpec(ByForeignKey):
             **self._times(messages),
         )
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
-        return super().validated(messages, store, bucket, name) if self.in_order else iter(())
-
 
 def _result_or_hash(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     hashes = pc.binary_length(held.body).fill_null(0).to_numpy() <= DIGEST_BYTES
@@ -249,10 +239,11 @@ def _result_or_hash(description: Described, keys: Bytes, held: Records, store: R
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResolveSpec(ByRow, StageSpec):
+class ResolveSpec(RowsOrAnswers):
     """resolve: answers become changes of the joined table."""
 
     stage = "resolve"
+    row_kinds = ANSWER, JOINED
     part_bytes = PART_BYTES
     forms: ClassVar = {tags.ROW: ("result", _result_or_hash)}
     keeps = True
@@ -264,14 +255,6 @@ class ResolveSpec(ByRow, StageSpec):
     """Function that completes rows that lack values."""
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
-    in_order: bool = False
-    every: bool = False
-    from_answers: Joined | None = None
-    """Function that makes the joined rows, where answers alone come."""
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (ANSWER, JOINED) if self.from_answers is None else (ANSWER,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield resolve(
@@ -288,7 +271,7 @@ class ResolveSpec(ByRow, StageSpec):
 
     def _joined(self, messages: Messages, count: Counters) -> pa.Table:
         if self.from_answers is not None:
-            return self._rows(JOINED, self.from_answers, messages, count)
+            return self._rows(messages, count)
         tables = [join_rows(messages.take(ANSWER), self.how), messages.take(JOINED)]
         # Columns in one piece, where there is one.
         return pa.concat_tables([table for table in tables if len(table)] or tables)
@@ -362,10 +345,6 @@ class ChildrenSpec(ByForeignKey):
     rights_in_order: bool = False
     every: bool = False
 
-    @property
-    def highwater_tags(self) -> bytes:
-        return tags.ROW if self.rights_in_order else tags.ROW + tags.RIGHT
-
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from children(
             messages.take(SUBSCRIPTION),
@@ -407,7 +386,7 @@ def _foreign_keys(description: Described, keys: Bytes, held: Records, store: Rea
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScatterSpec(ByRow, StageSpec):
+class ScatterSpec(ByRow):
     """scatter: left changes become subscriptions, and left rows for gather."""
 
     stage = "scatter"
@@ -419,7 +398,6 @@ class ScatterSpec(ByRow, StageSpec):
     tombstones = CHANGE
     rights: int
     """The number of right tables."""
-    in_order: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changes = messages.take(CHANGE)
@@ -427,9 +405,7 @@ class ScatterSpec(ByRow, StageSpec):
             changes, store, count, self.rights, in_order=self.in_order, **self._times(messages)
         )
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
+    def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
         return sums(expected_subscriptions(store, self.rights), bucket, self.state)
 
 
@@ -443,10 +419,6 @@ class MultiSubscriptionSpec(ByForeignKey):
     stage = "subscription"
     right_parts: tuple[int, ...]
     rights_in_order: tuple[bool, ...]
-
-    @property
-    def highwater_tags(self) -> bytes:
-        return tags.ROW if any(self.rights_in_order) else tags.ROW + tags.RIGHT
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         sides, times = (messages.take(SUBSCRIPTION), messages.take(CHANGE)), self._times(messages)

@@ -143,10 +143,8 @@ class StageSpec(ABC):
         """The payloads that it works on, and those that go through it as they are."""
         return payloads, []
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
-        """Check a bucket's store, of that name, by what is left of the messages.
+    def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
+        """Check a bucket's store by what is left of the messages.
 
         Returns what the next operator's stores are checked by, for their buckets.
         """
@@ -232,20 +230,6 @@ class StageSpec(ABC):
     def _times(self, messages: Messages) -> Times:
         return {"now_ms": messages.now_ms, "retention_ms": self.state.retention_ms}
 
-    def _rows(
-        self, kind: pa.Schema, maker: FromAnswers | None, messages: Messages, count: Counters
-    ) -> pa.Table:
-        """The rows that come to the stage.
-
-        ``maker`` makes them of a join's answers, where those come.
-        """
-        if maker is None:
-            return messages.take(kind)
-        answers = messages.take(ANSWER)
-        if isinstance(maker, Carry | Contribute):
-            return maker(answers)
-        return usable(maker, answers, count, self.state.operator)
-
 
 class WorkerStage(NamedTuple):
     """A stage of an operator (``plan.physical.OperatorStage``), as workers get it."""
@@ -257,10 +241,11 @@ class WorkerStage(NamedTuple):
     """The name under which its counters are summed up; None: they continue with its messages."""
 
 
-class ByRow:
+@dataclass(frozen=True, kw_only=True)
+class ByRow(StageSpec):
     """The common part of stages whose records are by the keys of a table's rows."""
 
-    in_order: bool
+    in_order: bool = False
     """An operator of the query makes the table: see ``newest_only``, as for all ``in_order``."""
 
     @property
@@ -268,5 +253,27 @@ class ByRow:
         return b"" if self.in_order else tags.ROW
 
 
-FromAnswers = Carry | Contribute | MakesRows
-"""Function from a join's answers to what a stage needs."""
+@dataclass(frozen=True, kw_only=True)
+class RowsOrAnswers(ByRow):
+    """The common part of stages whose rows come as they are, or as a join's answers."""
+
+    row_kinds: ClassVar[tuple[pa.Schema, ...]] = (JOINED,)
+    """The kinds of messages that rows come as."""
+    every: bool = False
+    """Emit every update, also one that leaves a result unchanged (``emit="on-update"``)."""
+    from_answers: Carry | Contribute | MakesRows | None = None
+    """Function that makes the rows of answers, where those come."""
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return self.row_kinds if self.from_answers is None else (ANSWER,)
+
+    def _rows(self, messages: Messages, count: Counters) -> pa.Table:
+        """The rows that come to the stage."""
+        if self.from_answers is None:
+            (kind,) = self.row_kinds
+            return messages.take(kind)
+        answers = messages.take(ANSWER)
+        if isinstance(self.from_answers, Carry | Contribute):
+            return self.from_answers(answers)
+        return usable(self.from_answers, answers, count, self.state.operator)

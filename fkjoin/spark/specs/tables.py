@@ -13,14 +13,14 @@ import pyarrow.compute as pc
 from fkjoin.codec import pairs, tags, versions
 from fkjoin.codec.arrays import Bytes, masked, unpaired, valid
 from fkjoin.codec.key_texts import keys_as_json
-from fkjoin.codec.messages import ANSWER, EVENT, GROUPED, JOINED, NUMBERED, RESULT
+from fkjoin.codec.messages import EVENT, GROUPED, JOINED, NUMBERED, RESULT
 from fkjoin.codec.records import Records
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.members import ColumnForm
 from fkjoin.spark.specs import shown
 from fkjoin.spark.specs.shown import Described, Shown, rows_as_json
-from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec
+from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, RowsOrAnswers, StageSpec
 from fkjoin.stages import (
     Counters,
     How,
@@ -33,9 +33,7 @@ from fkjoin.stages import (
     regroup,
     spread,
 )
-from fkjoin.stages.answer_rows import ContributeRows
 from fkjoin.stages.close import Closing, late
-from fkjoin.stages.contribute import Contribute
 from fkjoin.stages.counters import EVENTS_IN, HIDDEN, LATE, STREAM_TIME, WITHOUT_ROW
 from fkjoin.stages.emit_on_change import HAS_RESULT
 from fkjoin.stages.merge import shown_rows, slots_of
@@ -53,7 +51,7 @@ def _contribution(description: Described, keys: Bytes, held: Records, store: Rea
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegroupSpec(ByRow, StageSpec):
+class RegroupSpec(RowsOrAnswers):
     """regroup: a table's changes become changes of what its rows contribute to groups."""
 
     stage = "regroup"
@@ -62,11 +60,6 @@ class RegroupSpec(ByRow, StageSpec):
     key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
-    in_order: bool = False
-    every: bool = False
-    """Emit every update, also one that leaves a result unchanged (``emit="on-update"``)."""
-    from_answers: Contribute | ContributeRows | None = None
-    """Function that makes the contributions of a join's answers, where those come."""
     number: int | None = None
     """Number of the cogroup's table that the rows are of; None where there is one table."""
     windows: TimeWindows | None = None
@@ -74,13 +67,9 @@ class RegroupSpec(ByRow, StageSpec):
     letters: bool = False
     """Pass on rows that are set aside, for dead letters."""
 
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (JOINED,) if self.from_answers is None else (ANSWER,)
-
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changed = regroup(
-            self._rows(JOINED, self.from_answers, messages, count),
+            self._rows(messages, count),
             store,
             count,
             every=self.every,
@@ -192,7 +181,7 @@ def _outputs(description: Described, keys: Bytes, held: Records, store: Reads) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpreadSpec(ByRow, StageSpec):
+class SpreadSpec(ByRow):
     """spread: a table's changes become changes of the rows that its rows make."""
 
     stage = "spread"
@@ -202,7 +191,6 @@ class SpreadSpec(ByRow, StageSpec):
     key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
-    in_order: bool = False
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
@@ -272,7 +260,7 @@ def _row(description: Described, keys: Bytes, held: Records, store: Reads) -> Sh
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnrichSpec(ByRow, StageSpec):
+class EnrichSpec(ByRow):
     """enrich: events are joined with a table's rows, each once."""
 
     stage = "enrich"
@@ -285,7 +273,6 @@ class EnrichSpec(ByRow, StageSpec):
     forms: ClassVar = {tags.ROW: ("row", _row)}
     of_events = True
     how: How
-    in_order: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield enrich(
