@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -122,18 +123,20 @@ class UnpackResults:
     def __call__(self, batches: Batches) -> Batches:
         settle()
         names = pa.array([operation.name.lower() for operation in Operation])
+        ends = [*accumulate((parts for _, parts in self.versions), initial=0)]
+        bounds = [*pairwise(ends)]
         for results in unpacked(batches):
             assert results.schema.equals(RESULT)
             version, ts = column(results, "version"), column(results, "ts")
             if self.without_origins:
-                version, _ = versions.split(version, sum(parts for _, parts in self.versions))
+                version, _ = versions.split(version, ends[-1])
             yield pa.record_batch(
                 [
                     _key(self.key, column(results, "key")),
                     self._row(column(results, "value")),
                     names.take(column(results, "operation")),
                     version.cast(pa.binary()),
-                    *(versions.numbers(version, first, last) for first, last in self._bounds()),
+                    *(versions.numbers(version, first, last) for first, last in bounds),
                     pc.if_else(pc.equal(ts, NO_TIMESTAMP), None, ts),
                 ],
                 schema=self.schema,
@@ -168,12 +171,6 @@ class UnpackResults:
                     inner, RowCodec(schema).pick(side, list(inner.values())), strict=True
                 )
         return [decoded[path] for path in paths]
-
-    def _bounds(self) -> Iterator[tuple[int, int]]:
-        first = 0
-        for _, parts in self.versions:
-            yield first, first + parts
-            first += parts
 
     def _row(self, value: Bytes) -> pa.StructArray:
         if len(self.rows) == 1:
