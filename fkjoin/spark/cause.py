@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
@@ -106,11 +107,7 @@ def _telling(causes: Sequence[str]) -> str:
 def _raised(section: str) -> str:
     """The exception below the frames of a traceback, with its class."""
     lines = section.split("\n")
-    start = next(
-        (number for number, line in enumerate(lines) if line.strip() and not line.startswith(" ")),
-        len(lines),
-    )
-    return "\n".join(lines[start:])
+    return "\n".join(dropwhile(lambda line: not line.strip() or line.startswith(" "), lines))
 
 
 def _java(text: str) -> str:

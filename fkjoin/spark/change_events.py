@@ -157,15 +157,10 @@ class _Group(NamedTuple):
 
 def _all_alike(data: pa.BinaryArray) -> _Group | None:
     """The messages, if all have the same ``schema`` part in front."""
-    first = data[0].as_py() if len(data) else None
-    head, schema = (
-        _head(first)
-        if first is not None and _SCHEMA_FIRST.match(first[:64].decode(errors="replace"))
-        else (b"", None)
-    )
-    return (
-        _Group(schema, head, None) if head and certain(pc.starts_with(data, head)).all() else None
-    )
+    head, schema = _head(data[0].as_py() or b"") if len(data) else (b"", None)
+    if head and certain(pc.starts_with(data, head)).all():
+        return _Group(schema, head, None)
+    return None
 
 
 def _by_schema(data: pa.BinaryArray) -> Iterator[_Group]:

@@ -58,14 +58,12 @@ def message_index(data: bytes, start: int) -> tuple[Index, int]:
     count, end = _number(data, start)
     if not count:
         return _FIRST, end
-    if count > _DEEPEST:
+    if not 0 < count <= _DEEPEST:
         raise ValueError(f"{count} is not the length of a message's index")
     index = []
     for _ in range(count):
         number, end = _number(data, end)
         index.append(number)
-    if not index:  # a count below zero
-        raise ValueError(f"{count} is not the length of a message's index")
     return tuple(index), end
 
 
