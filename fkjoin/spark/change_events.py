@@ -23,7 +23,7 @@ from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_u
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import field_at
 from fkjoin.spark.topic_records import ValuesRead, put_back, read_bytes
-from fkjoin.spark.unavailable import Placeholder, certain, may_lack
+from fkjoin.spark.unavailable import Placeholder, certain
 
 _SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number)
@@ -45,8 +45,8 @@ class ReadEvents:
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         row = pa.struct(list(self.rows.fields))
-        inner = [pa.field("op", pa.string()), pa.field("after", row)]
-        envelope = pa.struct([*inner, pa.field("payload", pa.struct(inner))])
+        inner = [("op", pa.string()), ("after", row)]
+        envelope = pa.struct([*inner, ("payload", pa.struct(inner))])
         data, missing = self._completed(data)
 
         def units(schema: Any) -> Notation:
@@ -68,7 +68,7 @@ class ReadEvents:
         Beside them, by the places of events: the columns that have no value.
         """
         fields, lacking = self.rows.fields, Placeholder(self.rows.placeholder)
-        suspects = lacking.in_json(data) if any(map(may_lack, fields.types)) else ()
+        suspects = lacking.in_json(data, fields)
         if not len(suspects):
             return data, {}
         texts, missing = data.to_pylist(), dict[int, list[str]]()

@@ -27,7 +27,7 @@ from fkjoin.spark.protobuf_schemas import Index, file_of, message_index, message
 from fkjoin.spark.python_columns import build
 from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry
 from fkjoin.spark.topic_records import ValuesRead, put_back
-from fkjoin.spark.unavailable import Placeholder, may_lack
+from fkjoin.spark.unavailable import Placeholder
 
 Kind = Literal["avro", "json", "protobuf"]
 
@@ -261,17 +261,13 @@ class ReadAvroEvents:
         fields = self.rows.fields
         lacking = Placeholder(self.rows.placeholder)
         missing = dict[int, list[str]]()
-        suspects = (
-            set(lacking.in_avro(data).tolist()) if any(map(may_lack, fields.types)) else set()
-        )
+        suspects = set(lacking.in_avro(data, fields).tolist())
 
         def complete(row: int, event: dict[str, Any]) -> None:
             if row in suspects and (names := lacking.complete(event, fields.names)):
                 missing[row] = names
 
-        envelope = pa.struct(
-            [pa.field("op", pa.string()), pa.field("after", pa.struct(list(fields)))]
-        )
+        envelope = pa.struct([("op", pa.string()), ("after", pa.struct(list(fields)))])
         records = self.records.read(data, envelope, complete if suspects else None, "after")
         op, after = (field_at(records.rows, (name,)) for name in ("op", "after"))
         return self.rows.applied(~records.deleted, op, after, records.problem, missing)
