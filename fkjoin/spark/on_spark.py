@@ -183,13 +183,14 @@ def _observed(envelopes: DataFrame, node: Counted, prefix: str = "") -> DataFram
     for end in ("-ms", counters.SKIPS):
         sizes += [f"{stage}{end}" for stage in node.stages]
 
+    def counts(counter: str) -> Column:
+        return F.when(F.col("counter") == prefix + counter, F.col("count"))
+
     def total(counter: str) -> Column:
-        is_one = F.col("counter") == prefix + counter
-        return F.sum(F.when(is_one, F.col("count")).otherwise(0)).alias(counter)
+        return F.sum(counts(counter).otherwise(0)).alias(counter)
 
     def most(counter: str) -> Column:
-        is_one = F.col("counter") == prefix + counter
-        return F.max(F.when(is_one, F.col("count"))).alias(counter)
+        return F.max(counts(counter)).alias(counter)
 
     def commonest(beginning: str, name: str) -> Column:
         """The end of the counter's name with the greatest count, among names that begin so."""

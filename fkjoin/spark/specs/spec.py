@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -74,13 +74,6 @@ class Messages:
         chosen = [table for table in self.tables if table.schema.equals(schema)]
         self.tables[:] = [table for table in self.tables if not table.schema.equals(schema)]
         return pa.concat_tables(chosen).combine_chunks() if chosen else schema.empty_table()
-
-
-class Times(TypedDict):
-    """Times that stages are told."""
-
-    now_ms: int
-    retention_ms: int
 
 
 @dataclass(frozen=True)
@@ -227,7 +220,8 @@ class StageSpec(ABC):
     @abstractmethod
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]: ...
 
-    def _times(self, messages: Messages) -> Times:
+    def _times(self, messages: Messages) -> dict[str, Any]:
+        """Times that stages are told."""
         return {"now_ms": messages.now_ms, "retention_ms": self.state.retention_ms}
 
 
