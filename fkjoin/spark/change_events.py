@@ -53,9 +53,7 @@ class ReadEvents:
             inside = merged(from_connect(field_of(schema, "after"), row), self.how.units)
             return {"after": inside, "payload": {"after": inside}}
 
-        objects = _read(
-            data, envelope, units, zone=self.how.zone, label=self.label, by_schema=needs_units(row)
-        )
+        objects = _read(self, data, envelope, units, by_schema=needs_units(row))
         rows = objects.rows
         op = pc.coalesce(field_at(rows, ("payload", "op")), field_at(rows, ("op",)))
         inside, outside = field_at(rows, ("payload", "after")), field_at(rows, ("after",))
@@ -99,9 +97,7 @@ class ReadKeys:
             notation = merged(from_connect(schema, row), self.how.units)
             return {**(notation if isinstance(notation, Mapping) else {}), "payload": notation}
 
-        objects = _read(
-            data, kind, units, zone=self.how.zone, label=self.label, by_schema=needs_units(row)
-        )
+        objects = _read(self, data, kind, units, by_schema=needs_units(row))
         columns = [
             pc.coalesce(field_at(objects.rows, ("payload", name)), field_at(objects.rows, (name,)))
             for name in self.schema.names
@@ -114,12 +110,10 @@ class ReadKeys:
 
 
 def _read(
+    to: ReadEvents | ReadKeys,
     data: pa.BinaryArray,
     kind: pa.StructType,
     units: Any,
-    *,
-    zone: str,
-    label: str,
     by_schema: bool,
 ) -> ValuesRead:
     """The objects, of each ``schema`` part with the units that it gives."""
@@ -131,7 +125,7 @@ def _read(
     else:
         groups = [_Group(None, b"", None)]
     parts = [
-        read_bytes(group.payloads(data), kind, Reading(units(group.schema), zone), label)
+        read_bytes(group.payloads(data), kind, Reading(units(group.schema), to.how.zone), to.label)
         for group in groups
     ]
     return put_back([group.rows for group in groups], parts)

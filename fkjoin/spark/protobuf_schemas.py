@@ -41,13 +41,9 @@ class MessageReader(NamedTuple):
     parse: Callable[[bytes], Any]
     fields: FieldReader
 
-    def together(self, bodies: list[bytes]) -> list[Any]:
+    def read(self, bodies: list[bytes]) -> list[Any]:
         """Read messages as mappings; one that is broken raises an error."""
         return self.fields.read([*map(self.parse, bodies)])
-
-    def alone(self, body: bytes) -> Any:
-        """Read one message."""
-        return self.together([body])[0]
 
 
 def message_index(data: bytes, start: int) -> tuple[Index, int]:

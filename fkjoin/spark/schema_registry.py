@@ -127,10 +127,6 @@ class SchemaRegistry:
             lambda: self.client(SERIALIZED).get_schema(number, fmt=SERIALIZED), SERIALIZED
         )
 
-    def avro(self, number: int, kind: pa.StructType) -> Rewritten:
-        """Return the Avro schema of an id as fastavro takes it, for rows of the type."""
-        return _for_rows(self, number, kind)
-
     def from_json(self, data: bytes) -> Any:
         """Return what JSON behind a header is, checked by the schema that the header names."""
         return self.asking(partial(_json_deserializer(self), data, None))
@@ -198,14 +194,15 @@ def _avro_schema(registry: SchemaRegistry, number: int) -> Any:
 
 
 @lru_cache(1000)
-def _for_rows(registry: SchemaRegistry, number: int, kind: pa.StructType) -> Rewritten:
+def for_rows(registry: SchemaRegistry, number: int, kind: pa.StructType) -> Rewritten:
+    """Return the Avro schema of an id as fastavro takes it, for rows of the type."""
     from fastavro import parse_schema
 
     schema = _avro_schema(registry, number)
     result = rewritten(schema, kind)
-    return (
-        result if result.schema is schema else Rewritten(parse_schema(result.schema), result.units)
-    )
+    if result.schema is schema:
+        return result
+    return Rewritten(parse_schema(result.schema), result.units)
 
 
 @dataclass(frozen=True)
