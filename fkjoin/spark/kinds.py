@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyspark.sql import types
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    MapType,
-    NumericType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from fkjoin.errors import TopologyError
 
@@ -25,13 +13,13 @@ TIMES_OF_DAY: tuple[type[DataType], ...] = (types.TimeType,) if hasattr(types, "
 """Types of times of day, of which Spark has none before 4.1."""
 NESTED = (StructType, ArrayType, MapType)
 _EVERYWHERE = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    NumericType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
+    types.BinaryType,
+    types.BooleanType,
+    types.DateType,
+    types.NumericType,
+    types.StringType,
+    types.TimestampNTZType,
+    types.TimestampType,
     *NESTED,
 )
 """Kinds of values that each place gives back unchanged."""

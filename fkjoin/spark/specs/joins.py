@@ -34,15 +34,7 @@ from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.buckets import Payload, bucket_ids, places_of
 from fkjoin.spark.specs import shown
-from fkjoin.spark.specs.shown import (
-    Asked,
-    Described,
-    Shown,
-    StoredColumns,
-    as_json,
-    pages,
-    rows_as_json,
-)
+from fkjoin.spark.specs.shown import Asked, Described, Shown, StoredColumns
 from fkjoin.spark.specs.spec import (
     PART_BYTES,
     ByRow,
@@ -129,7 +121,9 @@ def _right(description: Described, keys: Bytes, held: Records, store: Reads) -> 
         )
     bodies = masked(held.body, held.flags & GONE == 0)
     rows = _by_right(
-        join, keys, lambda right, some: rows_as_json(right.row, take(bodies, some)).to_pylist()
+        join,
+        keys,
+        lambda right, some: shown.rows_as_json(right.row, take(bodies, some)).to_pylist(),
     )
     return Shown(foreign_key=shown.texts_of(_named(join, keys)), row=pa.array(rows, pa.string()))
 
@@ -281,7 +275,7 @@ def _pair(description: Described, keys: Bytes, held: Records, store: Reads) -> S
     slots = zip(("left", "right"), sides_of(held.body).slots, strict=True)
     sides = {side: structs(description.schemas[side], slot.row) for side, slot in slots}
     schema = pa.schema([(side, rows.type) for side, rows in sides.items()])
-    row = as_json(schema, [*sides.values()], held.flags & GONE == 0)
+    row = shown.as_json(schema, [*sides.values()], held.flags & GONE == 0)
     return Shown(keys_as_json(description.key, keys), row=row)
 
 
@@ -370,7 +364,7 @@ class ChildrenSpec(ByForeignKey):
         family = Family(*(description.schemas[name] for name in ("key", "left", "right", "result")))
         nothing = pa.array([], BYTES)
         empty = nothing, nothing, nothing, np.zeros(0, np.int64)
-        right = pages(store, tags.RIGHT, keys)
+        right = shown.pages(store, tags.RIGHT, keys)
         for foreign, rows, version, ts in [*stored(store, family, right)] or [empty]:
             yield foreign, RowCodec(family.result).decode(rows), version, ts
 

@@ -19,7 +19,7 @@ from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.members import ColumnForm
 from fkjoin.spark.specs import shown
-from fkjoin.spark.specs.shown import Described, Shown, rows_as_json
+from fkjoin.spark.specs.shown import Described, Shown
 from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, RowsOrAnswers, StageSpec
 from fkjoin.stages import (
     Counters,
@@ -44,7 +44,7 @@ from fkjoin.state import Reads, Store
 
 def _contribution(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     group, value = unpaired(masked(held.body, held.flags & HAS_RESULT > 0))
-    row = rows_as_json(description.schemas["value"], value)
+    row = shown.rows_as_json(description.schemas["value"], value)
     return Shown(
         keys_as_json(description.key, keys), keys_as_json(description.schemas["key"], group), row
     )
@@ -174,7 +174,7 @@ def _outputs(description: Described, keys: Bytes, held: Records, store: Reads) -
     outputs = pairs.decode(bodies)
     lists: list[list[dict[str, Any]]] = [[] for _ in range(len(bodies))]
     names = keys_as_json(description.schemas["key"], outputs.first).to_pylist()
-    rows = rows_as_json(description.schemas["result"], outputs.second).to_pylist()
+    rows = shown.rows_as_json(description.schemas["result"], outputs.second).to_pylist()
     for number, name, row in zip(outputs.row, names, rows, strict=True):
         lists[number].append({"key": json.loads(name), "row": json.loads(row)})
     return Shown(keys_as_json(description.key, keys), row=shown.texts_of(lists))
