@@ -218,6 +218,16 @@ def _usable(batch: pa.RecordBatch) -> Generator[pa.RecordBatch, None, pa.RecordB
     return batch.filter(pc.is_null(problem))
 
 
+def _packed(
+    batches: Batches, messages: Callable[[pa.RecordBatch], pa.Table], buckets: int
+) -> Batches:
+    """Envelopes of the messages that are made of rows without a problem."""
+    for batch in batches:
+        usable = yield from _usable(batch)
+        if usable.num_rows:
+            yield from _sent(messages(usable), buckets)
+
+
 def _sent(messages: pa.Table, buckets: int) -> Batches:
     """Envelopes of messages, by key."""
     return map(envelopes, framed(packed_by_bucket(messages, "key", buckets)))
@@ -244,19 +254,19 @@ class PackJoined:
             counted = batch.filter(pc.is_valid(batch.column("counter")))
             for row in counted.select(["counter", "count"]).to_pylist():
                 yield counter(row["counter"], row["count"])
-            batch = yield from _usable(batch.filter(pc.is_valid(batch.column("key"))))
-            if not batch.num_rows:
-                continue
-            row = batch.column("row")
-            joined = table(
-                JOINED,
-                as_bytes(batch.column("key")),
-                as_bytes(batch.column("version")),
-                masked(RowCodec(self.row).encode(row.flatten(), len(row)), valid(row)),
-                batch.column("gone"),
-                batch.column("ts"),
-            )
-            yield from _sent(joined, self.buckets)
+            rows = batch.filter(pc.is_valid(batch.column("key")))
+            yield from _packed(iter([rows]), self._joined, self.buckets)
+
+    def _joined(self, batch: pa.RecordBatch) -> pa.Table:
+        row = batch.column("row")
+        return table(
+            JOINED,
+            as_bytes(batch.column("key")),
+            as_bytes(batch.column("version")),
+            masked(RowCodec(self.row).encode(row.flatten(), len(row)), valid(row)),
+            batch.column("gone"),
+            batch.column("ts"),
+        )
 
 
 @dataclass(frozen=True)
@@ -272,18 +282,13 @@ class PackEvents:
 
     def __call__(self, batches: Batches) -> Batches:
         settle()
-        return releasing(self._packed(batches))
+        return releasing(_packed(batches, self._events, self.buckets))
 
-    def _packed(self, batches: Batches) -> Batches:
-        for batch in batches:
-            batch = yield from _usable(batch)
-            if not batch.num_rows:
-                continue
-            event = RowCodec(self.event).encode(batch.column("event").flatten(), batch.num_rows)
-            key = KeyCodec(self.key).encode(batch.column("on").flatten(), batch.num_rows)
-            named = valid(key)
-            events = table(EVENT, pc.if_else(pa.array(named), key, event), named, event)
-            yield from _sent(events, self.buckets)
+    def _events(self, batch: pa.RecordBatch) -> pa.Table:
+        event = RowCodec(self.event).encode(batch.column("event").flatten(), batch.num_rows)
+        key = KeyCodec(self.key).encode(batch.column("on").flatten(), batch.num_rows)
+        named = valid(key)
+        return table(EVENT, pc.if_else(pa.array(named), key, event), named, event)
 
 
 def versions_of(batch: pa.RecordBatch) -> Bytes:
