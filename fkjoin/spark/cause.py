@@ -60,13 +60,11 @@ def innermost(messages: Sequence[str]) -> Cause:
     The innermost is the last of them, see ``texts_of``.
     """
     texts = [text.split(_PLAN, 1)[0].strip() for text in messages if text and text.strip()]
+    if not texts:
+        return Cause("no reason is given")
     traceback = next((text for text in reversed(texts) if _HEAD in text), None)
     if traceback is None:
-        return (
-            Cause(_line(_java(_telling(texts))), of_java=True)
-            if texts
-            else Cause("no reason is given")
-        )
+        return Cause(_line(_java(_telling(texts))), of_java=True)
     if f"Group {_HEAD}" in traceback:
         traceback = _OF_GROUP.sub("", traceback)
     sections = traceback.split(_HEAD)[1:]

@@ -118,7 +118,7 @@ class TopicRecords:
 
     def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns ``TAKEN`` as what ``PackChanges`` takes."""
-        key, value, problem = self._read(batch)
+        key, value, problem = self.read(batch)
         if self.fail and problem.null_count < len(problem):
             self._raise(batch, problem)
         time = batch.column("timestamp").cast(pa.int64())
@@ -139,11 +139,8 @@ class TopicRecords:
             }
         )
 
-    def problems(self, batch: pa.RecordBatch) -> pa.StringArray:
-        """The reason why each record cannot be used; null where it can."""
-        return self._read(batch)[2]
-
-    def _read(self, batch: pa.RecordBatch) -> tuple[ValuesRead, ValuesRead, pa.StringArray]:
+    def read(self, batch: pa.RecordBatch) -> tuple[ValuesRead, ValuesRead, pa.StringArray]:
+        """Keys, values, and the reason why each record cannot be used; null where it can."""
         # Spark can be told to make large binaries.
         key, value = (
             read(batch.column(name).cast(pa.binary()))
@@ -189,7 +186,7 @@ class DeadRecords:
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
-            problem = self.records.problems(batch)
+            _, _, problem = self.records.read(batch)
             yield batch.append_column("problem", problem).filter(pc.is_valid(problem))
 
 
@@ -234,8 +231,4 @@ def where(chosen: Bools, *parts: Any) -> pa.StringArray:
 
 
 def _behind(words: str, problem: pa.StringArray) -> pa.StringArray:
-    return (
-        pc.binary_join_element_wise(words, problem, "")
-        if problem.null_count < len(problem)
-        else problem
-    )
+    return pc.binary_join_element_wise(words, problem, "")
