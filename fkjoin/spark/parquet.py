@@ -96,11 +96,10 @@ class WriteFile:
     def __call__(self, batches: Batches) -> Batches:
         writer: pq.ParquetWriter | None = None
         name = f"part-{uuid.uuid4().hex}.parquet"
-        files, folder = (
-            FileSystem.from_uri(self.folder)
-            if self.options is None
-            else opened(self.folder, self.options)
-        )
+        if self.options is None:
+            files, folder = FileSystem.from_uri(self.folder)
+        else:
+            files, folder = opened(self.folder, self.options)
         batches = releasing(batches)
         for batch in batches if self.changes is None else self.changes(batches):
             if writer is None:

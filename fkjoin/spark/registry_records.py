@@ -226,11 +226,8 @@ def _avro(how: Rewritten) -> Callable[[bytes], Any]:
     def decode(text: bytes) -> Any:
         # Records in records by the thousand end the process in fastavro's C, and are a
         # RecursionError in its Python.
-        read = (
-            _read_py.schemaless_reader
-            if how.endless and len(text) > _SHALLOW
-            else schemaless_reader
-        )
+        deep = how.endless and len(text) > _SHALLOW
+        read = _read_py.schemaless_reader if deep else schemaless_reader
         return read(io.BytesIO(text[_HEADER:]), how.schema, None)
 
     return decode

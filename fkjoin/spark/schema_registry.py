@@ -163,11 +163,9 @@ def _passes(error: BaseException) -> bool:
 
 def _text_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return (
-        f"{type(error).__name__}: {_USER.sub('//', lines[0])[:300]}"
-        if lines
-        else type(error).__name__
-    )
+    if not lines:
+        return type(error).__name__
+    return f"{type(error).__name__}: {_USER.sub('//', lines[0])[:300]}"
 
 
 @lru_cache

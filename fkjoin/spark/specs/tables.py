@@ -68,17 +68,8 @@ class RegroupSpec(RowsOrAnswers):
     """Pass on rows that are set aside, for dead letters."""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        changed = regroup(
-            self._rows(messages, count),
-            store,
-            count,
-            every=self.every,
-            as_read=self.as_read,
-            in_order=self.in_order,
-            windows=self.windows,
-            letters=self.letters,
-            **self._times(messages),
-        )
+        how = self._how(messages, "every", "as_read", "in_order", "windows", "letters")
+        changed = regroup(self._rows(messages, count), store, count, **how)
         yield changed if self.number is None else numbered(changed, self.number)
 
 
@@ -121,16 +112,10 @@ class AggregateSpec(ByGroup):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        yield aggregate(
-            messages.take(GROUPED),
-            store,
-            count,
-            self.fold,
-            source=versions.identity(f"aggregate {self.state.operator}"),
-            every=self.every,
-            guarded=not self.in_order,
-            **self._times(messages),
-        )
+        how = self._how(messages, "every")
+        how["source"] = versions.identity(f"aggregate {self.state.operator}")
+        how["guarded"] = not self.in_order
+        yield aggregate(messages.take(GROUPED), store, count, self.fold, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,15 +179,8 @@ class SpreadSpec(ByRow):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        yield spread(
-            messages.take(JOINED),
-            store,
-            count,
-            every=self.every,
-            as_read=self.as_read,
-            in_order=self.in_order,
-            **self._times(messages),
-        )
+        how = self._how(messages, "every", "as_read", "in_order")
+        yield spread(messages.take(JOINED), store, count, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,8 +199,9 @@ class OwnersSpec(StageSpec):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        source, times = versions.identity(f"flat map {self.state.operator}"), self._times(messages)
-        yield owners(messages.take(GROUPED), store, count, source=source, every=self.every, **times)
+        how = self._how(messages, "every")
+        how["source"] = versions.identity(f"flat map {self.state.operator}")
+        yield owners(messages.take(GROUPED), store, count, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,17 +221,9 @@ class MergeSpec(StageSpec):
     """See ``merge``."""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        yield merge(
-            messages.take(NUMBERED),
-            store,
-            count,
-            len(self.in_order),
-            source=versions.identity(f"merge {self.state.operator}"),
-            every=self.every,
-            in_order=self.in_order,
-            origins=self.origins,
-            **self._times(messages),
-        )
+        how = self._how(messages, "every", "in_order", "origins")
+        how["source"] = versions.identity(f"merge {self.state.operator}")
+        yield merge(messages.take(NUMBERED), store, count, len(self.in_order), **how)
 
 
 def _row(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
@@ -275,15 +246,8 @@ class EnrichSpec(ByRow):
     how: How
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        yield enrich(
-            messages.take(JOINED),
-            messages.take(EVENT),
-            store,
-            count,
-            how=self.how,
-            in_order=self.in_order,
-            **self._times(messages),
-        )
+        how = self._how(messages, "how", "in_order")
+        yield enrich(messages.take(JOINED), messages.take(EVENT), store, count, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
