@@ -305,11 +305,5 @@ def _frame(envelopes: list[Envelope]) -> pd.DataFrame:
     import pandas as pd
 
     kinds = {"bucket": np.int64, "payload": object, "counter": object, "count": np.int64}
-    return pd.DataFrame(
-        {
-            name: np.array(column, kind)
-            for (name, kind), column in zip(
-                kinds.items(), zip(*envelopes, strict=True), strict=True
-            )
-        }
-    )
+    columns = zip(kinds.items(), zip(*envelopes, strict=True), strict=True)
+    return pd.DataFrame({name: np.array(column, kind) for (name, kind), column in columns})

@@ -74,9 +74,8 @@ def innermost(messages: Sequence[str]) -> Cause:
     if kind.startswith(_OURS):
         return Cause(_line(text), kind.rpartition(".")[2], frames)
     if _OF_SPARK.fullmatch(kind.strip()):
-        return Cause(
-            _line(_java(_telling([text, *_CAUSED.findall(text)]))), None, frames, of_java=True
-        )
+        cause = _java(_telling([text, *_CAUSED.findall(text)]))
+        return Cause(_line(cause), None, frames, of_java=True)
     name = kind.strip().rpartition(".")[2] or "an exception without a name"
     return Cause(_line(f"{name}: {text}" if text.strip() else name), None, frames)
 
@@ -92,9 +91,9 @@ def texts_of(error: Any) -> list[str]:
 
 def cause_of(error: BaseException) -> str:
     """Return the innermost cause of an error of Py4J's or PySpark's, in one line."""
-    return innermost(
-        texts_of(error.java_exception) if isinstance(error, Py4JJavaError) else [str(error)]
-    ).text
+    if isinstance(error, Py4JJavaError):
+        return innermost(texts_of(error.java_exception)).text
+    return innermost([str(error)]).text
 
 
 def _telling(causes: Sequence[str]) -> str:

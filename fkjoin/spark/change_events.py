@@ -58,7 +58,7 @@ class ReadEvents:
         op = pc.coalesce(field_at(rows, ("payload", "op")), field_at(rows, ("op",)))
         inside, outside = field_at(rows, ("payload", "after")), field_at(rows, ("after",))
         newest = pc.if_else(pc.is_valid(inside), inside, outside)
-        return self.rows.applied(~objects.deleted, op, newest, objects.problem, missing)
+        return self.rows.applied(objects, op, newest, missing)
 
     def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, list[str]]]:
         """The events with what ``before`` has in the place of placeholders.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-KEY = "__fkjoin_key"
-ROW = "__fkjoin_row"
-DELETED = "__fkjoin_deleted"
-VERSION = "__fkjoin_version"
-SOURCE = "__fkjoin_source"
-TS = "__fkjoin_ts"
-PROBLEM = "__fkjoin_problem"
-RAW = "__fkjoin_raw"
-CHAINS = "__fkjoin_chains"
-PACKED_KEY = "__fkjoin_packed_key"
-LEFT_GONE = "__fkjoin_left_gone"
+_NAMES = (
+    "key",
+    "row",
+    "deleted",
+    "version",
+    "source",
+    "ts",
+    "problem",
+    "raw",
+    "chains",
+    "packed_key",
+    "left_gone",
+)
+
+KEY, ROW, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW, CHAINS, PACKED_KEY, LEFT_GONE = (
+    f"__fkjoin_{name}" for name in _NAMES
+)
 """Columns of a change.
 
 Key and row, two structs; whether it is a tombstone; its version, a struct or bytes.  Then the

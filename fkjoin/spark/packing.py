@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,14 +22,11 @@ from fkjoin.codec.messages import CHANGE, EVENT, JOINED, NO_TIMESTAMP, NUMBERED,
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FormatError
 from fkjoin.spark.buckets import Payload, bucket_ids, framed, packed_by_bucket
-from fkjoin.spark.worker import releasing, settle
+from fkjoin.spark.worker import releasing
 from fkjoin.stages import counters
 from fkjoin.stages.regroup import contributions
 from fkjoin.stages.scatter import foreign_keys, tagged
 from fkjoin.stages.start_over import StartOver
-
-if TYPE_CHECKING:
-    from fkjoin.spark.packing_outputs import PackOutputs
 
 ENVELOPES = pa.schema(
     [
@@ -59,8 +56,20 @@ class PackRead:
         return self.pack(map(self.reading.changes, batches))
 
 
+class PacksTable:
+    """What is the same of all that pack the rows of a table."""
+
+    key: pa.Schema
+    buckets: int
+    validate: bool
+    """Wake every bucket, so that each is checked after the batch."""
+    number: int | None
+    """Number of the table among several."""
+    start_over: StartOver | None
+
+
 @dataclass(frozen=True)
-class PackChanges:
+class PackChanges(PacksTable):
     """Rows of a table → envelopes of ``CHANGE`` by key.
 
     The rows' columns are ``key, foreign_key, row, deleted, version, source, ts, problem``.
@@ -75,7 +84,6 @@ class PackChanges:
     """Columns to pack: rows may have more."""
     buckets: int
     validate: bool = False
-    """Wake every bucket, so that each is checked after the batch."""
     among: tuple[pa.Schema, ...] = ()
     """Keys of the right tables of a multi-way join's left table.
 
@@ -136,7 +144,7 @@ class CopyRights:
 
 
 @dataclass(frozen=True)
-class PackRows:
+class PackRows(PacksTable):
     """Rows of a table → envelopes of ``JOINED`` by key; the values are the rows.
 
     The rows' columns are ``key, row, deleted, version, source, ts, problem``.  With ``group``,
@@ -179,17 +187,12 @@ _Messages = Callable[[pa.RecordBatch, Bytes], pa.Table]
 """Rows and their encoded keys → messages."""
 
 
-def packed_changes(
-    batches: Batches, pack: PackChanges | PackRows | PackOutputs, messages: _Messages
-) -> Batches:
+def packed_changes(batches: Batches, pack: PacksTable, messages: _Messages) -> Batches:
     """Envelopes, by key, of the ``messages`` that are made of rows."""
-    settle()
     return releasing(_packed_changes(batches, pack, messages))
 
 
-def _packed_changes(
-    batches: Batches, pack: PackChanges | PackRows | PackOutputs, messages: _Messages
-) -> Batches:
+def _packed_changes(batches: Batches, pack: PacksTable, messages: _Messages) -> Batches:
     ids = bucket_ids(pack.buckets)
     woken = ids if pack.validate else (0,)
     yield envelopes([(bucket, b"") for bucket in woken])
@@ -281,7 +284,6 @@ class PackEvents:
     buckets: int
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         return releasing(_packed(batches, self._events, self.buckets))
 
     def _events(self, batch: pa.RecordBatch) -> pa.Table:
@@ -296,11 +298,9 @@ def versions_of(batch: pa.RecordBatch) -> Bytes:
     if not pa.types.is_struct(version.type):
         return as_bytes(version)
     source = as_bytes(batch.column("source"))
-    if any(member.null_count for member in version.flatten()):
-        row = next(
-            number for number in range(batch.num_rows) if None in version[number].as_py().values()
-        )
-        key = key_text(batch.column("key")[row].as_py())
+    nulls = ~np.logical_and.reduce([valid(member) for member in version.flatten()])
+    if nulls.any():
+        key = key_text(batch.column("key")[int(nulls.argmax())].as_py())
         raise FormatError(
             f"the change of key {key} has no version: a version column is null, so the change "
             "cannot be ordered; filter such rows out, or give version=coalesce(…, 0)"

@@ -19,7 +19,7 @@ from fkjoin.codec.messages import JOINED, NO_TIMESTAMP, table
 from fkjoin.codec.pairs import Pairs
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, set_aside
-from fkjoin.spark.packing import Batches, counter, packed_changes, versions_of
+from fkjoin.spark.packing import Batches, PacksTable, counter, packed_changes, versions_of
 from fkjoin.stages import counters
 from fkjoin.stages.start_over import StartOver
 
@@ -45,11 +45,8 @@ class Gather:
         begins = _begins(batch)
         makers, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
         problems = _problems(batch, makers)
-        present = (
-            valid(batch.column("place"))
-            & valid(batch.column("row"))
-            & ~np.isin(makers, list(problems))
-        )
+        present = valid(batch.column("place")) & valid(batch.column("row"))
+        present &= ~np.isin(makers, list(problems))
         keys = KeyCodec(self.key).encode(batch.column("output").flatten(), batch.num_rows)
         keyed = np.flatnonzero(present & valid(keys))
         rows = RowCodec(self.row).encode(batch.column("row").flatten(), batch.num_rows)
@@ -72,13 +69,9 @@ class Gather:
         if len(names) == len(outputs):
             return
         again = np.setdiff1d(np.arange(len(outputs)), np.unique(code, return_index=True)[1])
-        columns = [
-            column.to_pylist()
-            for column in KeyCodec(self.key).decode(outputs.first.take(pa.array(again)))
-        ]
-        yield from zip(
-            outputs.row[again].tolist(), map(key_text, zip(*columns, strict=True)), strict=True
-        )
+        columns = KeyCodec(self.key).decode(outputs.first.take(pa.array(again)))
+        keys = zip(*(column.to_pylist() for column in columns), strict=True)
+        yield from zip(outputs.row[again].tolist(), map(key_text, keys), strict=True)
 
 
 @dataclass(frozen=True)
@@ -95,7 +88,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class PackOutputs:
+class PackOutputs(PacksTable):
     """Outputs, each with the row that makes it → envelopes of ``JOINED`` by key.
 
     Their columns are ``key, deleted, version, source, ts, problem, place, output, row``.

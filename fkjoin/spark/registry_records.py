@@ -268,4 +268,4 @@ class ReadAvroEvents:
         envelope = pa.struct([("op", pa.string()), ("after", pa.struct(list(fields)))])
         records = self.records.read(data, envelope, complete if suspects else None, "after")
         op, after = (field_at(records.rows, (name,)) for name in ("op", "after"))
-        return self.rows.applied(~records.deleted, op, after, records.problem, missing)
+        return self.rows.applied(records, op, after, missing)

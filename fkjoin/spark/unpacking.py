@@ -54,7 +54,6 @@ class UnpackAnswers:
         )
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         for batch in batches:
             yield self._counters(batch)
             for answers in unpacked([batch]):
@@ -121,7 +120,6 @@ class UnpackResults:
         )
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         names = pa.array([operation.name.lower() for operation in Operation])
         ends = [*accumulate((parts for _, parts in self.versions), initial=0)]
         bounds = [*pairwise(ends)]
@@ -199,7 +197,6 @@ class UnpackEvents:
         return pa.schema([*self.event, *(self.row.field(name) for name in self.added)])
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         for events in unpacked(batches):
             assert events.schema.equals(ENRICHED)
             own = RowCodec(self.event).decode(column(events, "event"))
@@ -209,6 +206,7 @@ class UnpackEvents:
 
 def unpacked(envelopes: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The messages of envelopes; those that carry none are passed over."""
+    settle()
     for batch in envelopes:
         for payload in batch.column("payload").to_pylist():
             if payload:
@@ -239,7 +237,6 @@ class UnpackLate:
         return pa.schema([*keys, ("early", pa.bool_())])
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         for late in unpacked(batches):
             parts = [
                 _key(self.row_key, column(late, "row")),

@@ -79,7 +79,7 @@ def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_th
         (good, None): None,
     }
     batch, problems = records(*cases), [*cases.values()]
-    assert topic().problems(batch).to_pylist() == problems
+    assert topic().read(batch)[2].to_pylist() == problems
     with pytest.raises(FormatError, match=r"record orders-3 offset 71: null key; with on_error="):
         topic(fail=True).changes(batch)
     assert topic(fail=True).changes(batch.slice(4).slice(1)).num_rows == 1
