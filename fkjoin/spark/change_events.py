@@ -102,11 +102,8 @@ class ReadKeys:
             pc.coalesce(field_at(objects.rows, ("payload", name)), field_at(objects.rows, (name,)))
             for name in self.schema.names
         ]
-        return ValuesRead(
-            pa.StructArray.from_arrays(columns, fields=list(self.schema)),
-            objects.deleted,
-            objects.problem,
-        )
+        rows = pa.StructArray.from_arrays(columns, fields=list(self.schema))
+        return objects._replace(rows=rows)
 
 
 def _read(

@@ -118,9 +118,8 @@ class MemoryQuery:
 
     def _run(self, batch: MemoryBatch, most: int) -> pa.RecordBatch:
         try:
-            return _BatchRun(self._spark, batch, iter(self.stages[:most]), self.count).rows(
-                self.plan
-            )
+            run = _BatchRun(self._spark, batch, iter(self.stages[:most]), self.count)
+            return run.rows(self.plan)
         except LostError:
             return _none(self._spark, self.plan)
 

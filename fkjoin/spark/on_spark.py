@@ -141,19 +141,16 @@ def _in_workers(_: SparkSession, node: InWorkers, rows: DataFrame) -> DataFrame:
 
 
 def _operator(operator: StatefulOperator, frames: list[DataFrame]) -> DataFrame:
-    stages = [
-        WorkerStage(stage.node.spec, stage.reader, stage.counted_as) for stage in operator.stages
-    ]
+    stages = []
+    for stage in operator.stages:
+        stages.append(WorkerStage(stage.node.spec, stage.reader, stage.counted_as))
     if len(stages) > 1:
         numbers = [number for number, _ in operator.entries]
         pairs = zip(frames, numbers, strict=True)
         frames = [frame.withColumn(ENTRY, F.lit(number)) for frame, number in pairs]
     envelopes = functools.reduce(DataFrame.unionAll, frames)
-    results = (
-        _dated(envelopes)
-        .groupBy("bucket")
-        .transformWithStateInPandas(StageProcessor(*stages), ENVELOPE, "append", "None")
-    )
+    grouped, work = _dated(envelopes).groupBy("bucket"), StageProcessor(*stages)
+    results = grouped.transformWithStateInPandas(work, ENVELOPE, "append", "None")
     for stage in operator.stages:
         if stage.counted is not None:
             results = _observed(results, stage.counted, counted_name(stage.counted.name, ""))

@@ -262,14 +262,9 @@ class PackJoined:
 
     def _joined(self, batch: pa.RecordBatch) -> pa.Table:
         row = batch.column("row")
-        return table(
-            JOINED,
-            as_bytes(batch.column("key")),
-            as_bytes(batch.column("version")),
-            masked(RowCodec(self.row).encode(row.flatten(), len(row)), valid(row)),
-            batch.column("gone"),
-            batch.column("ts"),
-        )
+        value = masked(RowCodec(self.row).encode(row.flatten(), len(row)), valid(row))
+        key, version = (as_bytes(batch.column(name)) for name in ("key", "version"))
+        return table(JOINED, key, version, value, batch.column("gone"), batch.column("ts"))
 
 
 @dataclass(frozen=True)

@@ -198,11 +198,5 @@ def _begins(batch: pa.RecordBatch) -> Bools:
 
 def _messages(batch: pa.RecordBatch, key: Bytes) -> pa.Table:
     gone = bools(pc.fill_null(batch.column("deleted"), False))
-    return table(
-        JOINED,
-        key,
-        versions_of(batch),
-        batch.column("row"),
-        gone,
-        pc.fill_null(batch.column("ts"), NO_TIMESTAMP),
-    )
+    ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
+    return table(JOINED, key, versions_of(batch), batch.column("row"), gone, ts)

@@ -111,15 +111,11 @@ def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa
             values = [_text(value, name) for value in values]
         return pa.array(values, kind)
     if pa.types.is_struct(kind) and kinds == {dict}:
-        parts = [
-            _column(
-                _members(values, field.name),
-                field.type,
-                _below(how, field.name),
-                f"{name}.{field.name}".lstrip("."),
-            )
-            for field in kind
-        ]
+        parts = []
+        for field in kind:
+            members, below = _members(values, field.name), _below(how, field.name)
+            path = f"{name}.{field.name}".lstrip(".")
+            parts.append(_column(members, field.type, below, path))
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(values))
     if pa.types.is_list(kind) and kinds == {list}:
         items = [*chain.from_iterable(filter(None, values))]

@@ -64,11 +64,8 @@ class ReadBytes:
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         column, good = as_text(data) if self.text else (data, np.ones(len(data), bool))
-        return ValuesRead(
-            pa.StructArray.from_arrays([column], fields=list(self.schema)),
-            ~valid(data),
-            where(~good, NOT_TEXT),
-        )
+        rows = pa.StructArray.from_arrays([column], fields=list(self.schema))
+        return ValuesRead(rows, ~valid(data), where(~good, NOT_TEXT))
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,8 @@ class TopicRecords:
         if self.fail and problem.null_count < len(problem):
             self._raise(batch, problem)
         time = batch.column("timestamp").cast(pa.int64())
-        position = (
-            milliseconds(time),
-            batch.column("partition").cast(pa.int64()),
-            batch.column("offset"),
-        )
+        partition = batch.column("partition").cast(pa.int64())
+        position = milliseconds(time), partition, batch.column("offset")
         return pa.record_batch(
             {
                 "key": key.rows,

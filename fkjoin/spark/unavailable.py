@@ -126,11 +126,9 @@ def _texts(placeholder: str) -> tuple[str, ...]:
     uuid = UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3)
     texts = [placeholder, str(uuid)]
     for octets in (raw, *map(bytes.fromhex, _SHAPES)):
-        texts += [
-            base64.b64encode(octets).decode(),
-            base64.urlsafe_b64encode(octets).decode(),
-            octets.hex(),
-        ]
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            texts.append(encode(octets).decode())
+        texts.append(octets.hex())
     return tuple(texts)
 
 

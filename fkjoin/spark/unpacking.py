@@ -55,34 +55,32 @@ class UnpackAnswers:
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
-            yield self._counters(batch)
+            counted = batch.filter(pc.is_valid(batch.column("counter")))
+            columns = {name: counted.column(name) for name in ("counter", "count")}
+            yield self._rows(columns, counted.num_rows)
             for answers in unpacked([batch]):
-                rows = len(answers)
                 matches = matched(answers, self.how)
                 left, right = column(answers, "left"), column(answers, "right")
                 key = column(answers, "key")
-                yield pa.record_batch(
-                    [
-                        *([] if self.named is None else [_key(self.named, key)]),
-                        key.cast(pa.binary()),
-                        column(answers, "version").cast(pa.binary()),
-                        column(answers, "ts"),
-                        pa.array(~valid(left) & ~matches),
-                        pa.array(matches),
-                        structs(self.left, masked(left, matches)),
-                        structs(self.right, masked(right, matches)),
-                        pa.nulls(rows, pa.string()),
-                        pa.nulls(rows, pa.int64()),
-                    ],
-                    schema=self.schema,
-                )
+                columns = {
+                    "key": key.cast(pa.binary()),
+                    "version": column(answers, "version").cast(pa.binary()),
+                    "ts": column(answers, "ts"),
+                    "gone": pa.array(~valid(left) & ~matches),
+                    "matched": pa.array(matches),
+                    "left": structs(self.left, masked(left, matches)),
+                    "right": structs(self.right, masked(right, matches)),
+                }
+                if self.named is not None:
+                    columns["named"] = _key(self.named, key)
+                yield self._rows(columns, len(answers))
 
-    def _counters(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        counted = batch.filter(pc.is_valid(batch.column("counter")))
-        columns = [pa.nulls(counted.num_rows, field.type) for field in list(self.schema)[:-2]]
-        return pa.record_batch(
-            [*columns, counted.column("counter"), counted.column("count")], schema=self.schema
-        )
+    def _rows(self, columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
+        """Rows with these columns, and nulls in all others."""
+        for field in self.schema:
+            if field.name not in columns:
+                columns[field.name] = pa.nulls(count, field.type)
+        return pa.record_batch(columns, self.schema)
 
 
 @dataclass(frozen=True)

@@ -72,11 +72,8 @@ _T = TypeVar("_T")
 
 def _foreign_key(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     named = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
-    return Shown(
-        keys_as_json(description.key, keys),
-        keys_as_json(description.schemas["foreign_key"], named),
-        timed=False,
-    )
+    foreign = keys_as_json(description.schemas["foreign_key"], named)
+    return Shown(keys_as_json(description.key, keys), foreign, timed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,17 +105,15 @@ class RekeySpec(RowsOrAnswers):
 def _right(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     join = description.multi_join
     if join is None:
-        return Shown(
-            foreign_key=keys_as_json(description.key, keys),
-            row=shown.row_of(description, "right", held),
-        )
+        row = shown.row_of(description, "right", held)
+        return Shown(foreign_key=keys_as_json(description.key, keys), row=row)
     bodies = masked(held.body, held.flags & GONE == 0)
-    rows = _by_right(
-        join,
-        keys,
-        lambda right, some: shown.rows_as_json(right.row, take(bodies, some)).to_pylist(),
-    )
-    return Shown(foreign_key=shown.texts_of(_named(join, keys)), row=pa.array(rows, pa.string()))
+
+    def texts(right: Right, some: Ints) -> list[Any]:
+        return shown.rows_as_json(right.row, take(bodies, some)).to_pylist()
+
+    rows = pa.array(_by_right(join, keys, texts), pa.string())
+    return Shown(foreign_key=shown.texts_of(_named(join, keys)), row=rows)
 
 
 def _subscriber(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
@@ -127,9 +122,8 @@ def _subscriber(description: Described, keys: Bytes, held: Records, store: Reads
         names = shown.texts_of(_named(description.multi_join, foreign))
         return Shown(keys_as_json(description.multi_join.key, untagged(left)), names)
     key = keys_as_json(description.schemas["key"], left)
-    return Shown(
-        key, keys_as_json(description.key, foreign), shown.row_of(description, "left", held)
-    )
+    row = shown.row_of(description, "left", held)
+    return Shown(key, keys_as_json(description.key, foreign), row)
 
 
 class ByForeignKey(StageSpec):
@@ -213,9 +207,8 @@ def _result_or_hash(description: Described, keys: Bytes, held: Records, store: R
     hashes = pc.binary_length(held.body).fill_null(0).to_numpy() <= DIGEST_BYTES
     known = held._replace(flags=np.where(hashes, 0, held.flags))
     # A hash is kept without a timestamp.
-    return shown.result(description, keys, known, store)._replace(
-        timed=known.flags & HAS_RESULT > 0
-    )
+    timed = known.flags & HAS_RESULT > 0
+    return shown.result(description, keys, known, store)._replace(timed=timed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,9 +45,8 @@ from fkjoin.state import Reads, Store
 def _contribution(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     group, value = unpaired(masked(held.body, held.flags & HAS_RESULT > 0))
     row = shown.rows_as_json(description.schemas["value"], value)
-    return Shown(
-        keys_as_json(description.key, keys), keys_as_json(description.schemas["key"], group), row
-    )
+    groups = keys_as_json(description.schemas["key"], group)
+    return Shown(keys_as_json(description.key, keys), groups, row)
 
 
 @dataclass(frozen=True, kw_only=True)
