@@ -71,10 +71,8 @@ class EventRows:
         lacking: list[list[int] | None] = [None] * len(rows)
         for index, absent in missing.items():
             lacking[index] = [names.index(name) for name in absent]
-        columns = [
-            *(field_at(rows, (name,)) for name in names),
-            pa.array(lacking, pa.list_(pa.int32())),
-        ]
+        columns = [field_at(rows, (name,)) for name in names]
+        columns.append(pa.array(lacking, pa.list_(pa.int32())))
         return pa.StructArray.from_arrays(columns, fields=list(self.schema), mask=rows.is_null())
 
     def _reasons(self, missing: Mapping[int, list[str]], count: int) -> pa.StringArray:

@@ -90,8 +90,7 @@ class JsonLines:
         """The lines, one column of ``string``, as what ``PackChanges`` takes."""
         lines, rows, problem = read_lines(lines, self.schema, self.label, self.how)
         count = len(rows)
-        row = [field_at(rows, (name,)) for name in self.row]
-        fields = [self.schema.field(name) for name in self.row]
+        row = {name: field_at(rows, (name,)) for name in self.row}
         key = {name: field_at(rows, (name,)) for name in self.key}
         version = [field_at(rows, path) for path in self.version]
         problem = _without_version(
@@ -102,7 +101,7 @@ class JsonLines:
         return pa.record_batch(
             {
                 "key": struct_of(key),
-                "row": pa.StructArray.from_arrays(row, fields=fields),
+                "row": struct_of(row),
                 "deleted": self._deleted(rows),
                 "version": struct_of({f"v{number}": part for number, part in enumerate(version)}),
                 "source": pa.repeat(pa.scalar(self.source), count),
@@ -126,11 +125,8 @@ class JsonLines:
     def _deleted(self, rows: pa.StructArray) -> pa.BooleanArray:
         if self.deleted is None:
             return pa.repeat(pa.scalar(False), len(rows))
-        read = {
-            name.lower(): field_at(rows, (name,))
-            for name in self.schema.names
-            if name.lower() in self.deleted.reads
-        }
+        names = [name for name in self.schema.names if name.lower() in self.deleted.reads]
+        read = {name.lower(): field_at(rows, (name,)) for name in names}
         return self.deleted(read, len(rows))
 
 
@@ -219,10 +215,8 @@ def _without_version(
     for name, part in version.items():
         if part.null_count:
             keyed = functools.reduce(pc.and_, map(pc.is_valid, key))
-            unversioned = pc.if_else(
-                pc.and_(pc.is_null(part), keyed), no_version(name), pa.scalar(None, pa.string())
-            )
-            problem = pc.coalesce(problem, unversioned)
+            lacking = pc.and_(pc.is_null(part), keyed)
+            problem = pc.coalesce(problem, pc.if_else(lacking, no_version(name), None))
     return problem
 
 

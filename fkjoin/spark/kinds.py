@@ -25,10 +25,10 @@ _EVERYWHERE = (
 """Kinds of values that each place gives back unchanged."""
 
 
-def parts(schema: StructType) -> Iterator[tuple[str, DataType]]:
+def parts(schema: StructType, above: str = "") -> Iterator[tuple[str, DataType]]:
     """The columns and what is in them: each with the name that errors give it, and its type."""
     for field in schema:
-        yield from _parts(field.name, field.dataType)
+        yield from _parts(f"{above}{field.name}", field.dataType)
 
 
 def require_kinds(argument: str, schema: StructType, *more: type[DataType]) -> None:
@@ -47,8 +47,7 @@ def require_kinds(argument: str, schema: StructType, *more: type[DataType]) -> N
 def _parts(name: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
     yield name, kind
     if isinstance(kind, StructType):
-        for field in kind:
-            yield from _parts(f"{name}.{field.name}", field.dataType)
+        yield from parts(kind, f"{name}.")
     elif isinstance(kind, ArrayType):
         yield from _parts(f"{name}[]", kind.elementType)
     elif isinstance(kind, MapType):

@@ -55,13 +55,9 @@ class Gather:
             problems.setdefault(
                 number, f"{self.operator}: two of its rows have the key {key}{_NUMBERED}"
             )
+        reasons = [problems.get(number) for number in range(len(first))]
         dropped = int((present & ~valid(keys)).sum())
-        return Gathered(
-            first,
-            pairs.encode(outputs, len(first)),
-            [problems.get(number) for number in range(len(first))],
-            dropped,
-        )
+        return Gathered(first, pairs.encode(outputs, len(first)), reasons, dropped)
 
     def _twice(self, outputs: Pairs) -> Iterator[tuple[int, str]]:
         """Find keys that two outputs of one row have: the row's number, and the key's text."""

@@ -183,10 +183,9 @@ def _known(name: str) -> Any:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     if name in _OF_CONFLUENT:
-        module, message = _OF_CONFLUENT[name]
-        descriptor = getattr(
-            import_module(f"confluent_kafka.schema_registry.confluent.{module}"), message
-        ).DESCRIPTOR.file
+        path, message = _OF_CONFLUENT[name]
+        module = import_module(f"confluent_kafka.schema_registry.confluent.{path}")
+        descriptor = getattr(module, message).DESCRIPTOR.file
     elif (parts := _KNOWN.fullmatch(name)) is not None:
         require_types()
         try:

@@ -114,10 +114,8 @@ class SchemaRegistry:
 
     def referred(self, reference: Any, form: str | None = None) -> Any:
         """Return the schema that a reference names."""
-        return self.asked(
-            lambda: self.client(form).get_version(reference.subject, reference.version, True, form),
-            form,
-        ).schema
+        version = reference.subject, reference.version, True, form
+        return self.asked(lambda: self.client(form).get_version(*version), form).schema
 
     def serialized(self, number: int) -> Any:
         """Return the Protobuf schema of an id, as its file's descriptor in base64."""

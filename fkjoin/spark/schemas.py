@@ -153,9 +153,8 @@ def type_of(frame: DataFrame, column: Column) -> DataType:
 def nullable(kind: DataType) -> DataType:
     """The type, with nulls wherever there can be some."""
     if isinstance(kind, StructType):
-        return StructType(
-            [StructField(field.name, nullable(field.dataType), True) for field in kind]
-        )
+        fields = [StructField(field.name, nullable(field.dataType), True) for field in kind]
+        return StructType(fields)
     if isinstance(kind, ArrayType):
         return ArrayType(nullable(kind.elementType), True)
     if isinstance(kind, MapType):

@@ -102,10 +102,8 @@ class UnpackResults:
 
     @property
     def schema(self) -> pa.Schema:
-        row = [
-            pa.field(name, pa.struct(list(side)))
-            for name, side in zip(("left", "right"), self.rows, strict=False)
-        ]
+        sides = zip(("left", "right"), self.rows, strict=False)
+        row = [(name, pa.struct(list(side))) for name, side in sides]
         return pa.schema(
             [
                 ("key", pa.struct(list(self.key))),
@@ -143,9 +141,8 @@ class UnpackResults:
 
         Of columns of one name the key's counts.
         """
-        key = dict(
-            zip(self.key.names, KeyCodec(self.key).decode(column(results, "key")), strict=True)
-        )
+        columns = KeyCodec(self.key).decode(column(results, "key"))
+        key = dict(zip(self.key.names, columns, strict=True))
         decoded: dict[Path, pa.Array] = {
             path: _at(key[path[0]], path[1:]) for path in paths if path[0] in key
         }
@@ -154,18 +151,14 @@ class UnpackResults:
         sides = [value] if len(self.rows) == 1 else split_rows(value)
         for above, schema, side in zip(places, self.rows, sides, strict=True):
             depth = len(above)
-            inner = {
-                path: path[depth:]
-                for path in paths
-                if path not in decoded and path[:depth] == above
-            }
+            rest = [path for path in paths if path not in decoded and path[:depth] == above]
+            inner = {path: path[depth:] for path in rest}
             if () in inner.values():
                 whole = structs(schema, side)
                 decoded |= {path: _at(whole, below) for path, below in inner.items()}
             else:
-                decoded |= zip(
-                    inner, RowCodec(schema).pick(side, list(inner.values())), strict=True
-                )
+                picked = RowCodec(schema).pick(side, list(inner.values()))
+                decoded |= zip(inner, picked, strict=True)
         return [decoded[path] for path in paths]
 
     def _row(self, value: Bytes) -> pa.StructArray:
@@ -173,10 +166,8 @@ class UnpackResults:
             return structs(self.rows[0], value)
         left, right = split_rows(value)
         sides = [structs(self.rows[0], left), structs(self.rows[1], right)]
-        mask = pa.array(~valid(value))
-        return pa.StructArray.from_arrays(
-            sides, fields=list(self.schema.field("row").type), mask=mask
-        )
+        fields, mask = list(self.schema.field("row").type), pa.array(~valid(value))
+        return pa.StructArray.from_arrays(sides, fields=fields, mask=mask)
 
 
 @dataclass(frozen=True)

@@ -139,17 +139,9 @@ class CloseSpec(ByGroup):
         if self.letters:
             yield late(grouped, arrivals, store, self.closing)
             return
-        source = versions.identity(f"aggregate {self.state.operator}")
-        yield from close(
-            grouped,
-            arrivals,
-            store,
-            count,
-            self.fold,
-            closing=self.closing,
-            source=source,
-            now_ms=messages.now_ms,
-        )
+        how: dict[str, Any] = {"closing": self.closing, "now_ms": messages.now_ms}
+        how["source"] = versions.identity(f"aggregate {self.state.operator}")
+        yield from close(grouped, arrivals, store, count, self.fold, **how)
 
 
 def _outputs(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
