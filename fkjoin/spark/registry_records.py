@@ -216,7 +216,7 @@ def _one_by_one(texts: list[bytes], read: _Read) -> tuple[list[Any], dict[int, s
 
 def _each(decode: Callable[[bytes], Any]) -> _Read:
     """Decode records one after the other."""
-    # No map: it would end at a StopIteration, as fastavro raises at the end of bytes.
+    # No map: a StopIteration in a decoder would end it, and leave the rest of the records out.
     return lambda texts: [decode(text) for text in texts]
 
 
