@@ -57,7 +57,7 @@ class PackRead:
 
 
 class PacksTable:
-    """What is the same of all that pack the rows of a table."""
+    """The common part of functions that pack the rows of a table."""
 
     key: pa.Schema
     buckets: int

@@ -221,7 +221,7 @@ class StageSpec(ABC):
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]: ...
 
     def _how(self, messages: Messages, *names: str) -> dict[str, Any]:
-        """What a stage's function takes by name: these fields, and the times."""
+        """Arguments of the stage's function by name: these fields, and the times."""
         fields = {name: getattr(self, name) for name in names}
         return {**fields, "now_ms": messages.now_ms, "retention_ms": self.state.retention_ms}
 
