@@ -95,8 +95,15 @@ class RekeySpec(RowsOrAnswers):
         return None if self.from_answers is None else PART_BYTES
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "right_parts", "every", "in_order")
-        yield from rekey(self._rows(messages, count), store, count, **how)
+        yield from rekey(
+            self._rows(messages, count),
+            store,
+            count,
+            right_parts=self.right_parts,
+            every=self.every,
+            in_order=self.in_order,
+            **self._times(messages),
+        )
 
     def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
         return sums(expected_subscriptions(store), bucket, self.state) if self.fused else iter(())
@@ -196,10 +203,17 @@ class SubscriptionSpec(ByForeignKey):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        names = "shared_log", "in_order", "rights_in_order", "right_parts", "every"
-        how = self._how(messages, *names)
         yield from subscription(
-            messages.take(SUBSCRIPTION), messages.take(CHANGE), store, count, **how
+            messages.take(SUBSCRIPTION),
+            messages.take(CHANGE),
+            store,
+            count,
+            shared_log=self.shared_log,
+            in_order=self.in_order,
+            rights_in_order=self.rights_in_order,
+            right_parts=self.right_parts,
+            every=self.every,
+            **self._times(messages),
         )
 
 
@@ -230,8 +244,17 @@ class ResolveSpec(RowsOrAnswers):
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "materialized", "every", "as_read", "in_order", "complete")
-        yield resolve(self._joined(messages, count), store, count, **how)
+        yield resolve(
+            self._joined(messages, count),
+            store,
+            count,
+            materialized=self.materialized,
+            every=self.every,
+            as_read=self.as_read,
+            in_order=self.in_order,
+            complete=self.complete,
+            **self._times(messages),
+        )
 
     def _joined(self, messages: Messages, count: Counters) -> pa.Table:
         if self.from_answers is not None:
@@ -274,12 +297,13 @@ class PairSpec(StageSpec):
     """Send answers: resolve is in the same query."""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        rows, names = messages.take(NUMBERED), ("parts", "in_order")
+        how: Any = {"parts": self.parts, "in_order": self.in_order, **self._times(messages)}
+        rows = messages.take(NUMBERED)
         if self.answers:
-            yield answers_by_key(rows, store, count, **self._how(messages, *names))
+            yield answers_by_key(rows, store, count, **how)
         else:
-            how = self._how(messages, *names, "materialized", "every")
-            yield pair(rows, store, count, partial(self._made, count), **how)
+            options: Any = {"materialized": self.materialized, "every": self.every}
+            yield pair(rows, store, count, partial(self._made, count), **options, **how)
 
     @staticmethod
     def slots(bodies: Bytes) -> Sequence[Slot]:
@@ -309,10 +333,17 @@ class ChildrenSpec(ByForeignKey):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "every", "in_order", "rights_in_order")
-        how["source"] = versions.identity(f"children {self.state.operator}")
         yield from children(
-            messages.take(SUBSCRIPTION), messages.take(CHANGE), store, count, self.family, **how
+            messages.take(SUBSCRIPTION),
+            messages.take(CHANGE),
+            store,
+            count,
+            self.family,
+            source=versions.identity(f"children {self.state.operator}"),
+            every=self.every,
+            in_order=True,
+            rights_in_order=self.rights_in_order,
+            **self._times(messages),
         )
 
     def sorted_out(self, payloads: list[bytes]) -> tuple[list[bytes], list[bytes]]:
@@ -356,8 +387,10 @@ class ScatterSpec(ByRow):
     """The number of right tables."""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "in_order")
-        yield from scatter(messages.take(CHANGE), store, count, self.rights, **how)
+        changes = messages.take(CHANGE)
+        yield from scatter(
+            changes, store, count, self.rights, in_order=self.in_order, **self._times(messages)
+        )
 
     def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
         return sums(expected_subscriptions(store, self.rights), bucket, self.state)
@@ -375,9 +408,10 @@ class MultiSubscriptionSpec(ByForeignKey):
     rights_in_order: tuple[bool, ...]
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        sides = messages.take(SUBSCRIPTION), messages.take(CHANGE)
-        how = self._how(messages, "rights_in_order")
-        yield from answered(*sides, store, count, self.right_parts, **how)
+        sides, times = (messages.take(SUBSCRIPTION), messages.take(CHANGE)), self._times(messages)
+        yield from answered(
+            *sides, store, count, self.right_parts, rights_in_order=self.rights_in_order, **times
+        )
 
     def hot_key(self, foreign_key: bytes) -> tuple[str, bytes]:
         return f"foreign_key{foreign_key[0]}", foreign_key[1:]
@@ -397,8 +431,14 @@ class GatherSpec(StageSpec):
     multi_join: MultiJoin
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages)
-        yield gather(messages.take(PART), store, count, self.multi_join, in_order=True, **how)
+        yield gather(
+            messages.take(PART),
+            store,
+            count,
+            self.multi_join,
+            in_order=True,
+            **self._times(messages),
+        )
 
     @classmethod
     def kept(cls, description: Described, keys: Bytes, held: Records) -> tuple[Bytes, Bytes]:

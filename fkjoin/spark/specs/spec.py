@@ -220,10 +220,9 @@ class StageSpec(ABC):
     @abstractmethod
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]: ...
 
-    def _how(self, messages: Messages, *names: str) -> dict[str, Any]:
-        """Arguments of the stage's function by name: these fields, and the times."""
-        fields = {name: getattr(self, name) for name in names}
-        return {**fields, "now_ms": messages.now_ms, "retention_ms": self.state.retention_ms}
+    def _times(self, messages: Messages) -> dict[str, Any]:
+        """Times that stages are told."""
+        return {"now_ms": messages.now_ms, "retention_ms": self.state.retention_ms}
 
 
 class WorkerStage(NamedTuple):

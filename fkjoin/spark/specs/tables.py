@@ -67,8 +67,17 @@ class RegroupSpec(RowsOrAnswers):
     """Pass on rows that are set aside, for dead letters."""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "every", "as_read", "in_order", "windows", "letters")
-        changed = regroup(self._rows(messages, count), store, count, **how)
+        changed = regroup(
+            self._rows(messages, count),
+            store,
+            count,
+            every=self.every,
+            as_read=self.as_read,
+            in_order=self.in_order,
+            windows=self.windows,
+            letters=self.letters,
+            **self._times(messages),
+        )
         yield changed if self.number is None else numbered(changed, self.number)
 
 
@@ -111,10 +120,16 @@ class AggregateSpec(ByGroup):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "every")
-        how["source"] = versions.identity(f"aggregate {self.state.operator}")
-        how["guarded"] = not self.in_order
-        yield aggregate(messages.take(GROUPED), store, count, self.fold, **how)
+        yield aggregate(
+            messages.take(GROUPED),
+            store,
+            count,
+            self.fold,
+            source=versions.identity(f"aggregate {self.state.operator}"),
+            every=self.every,
+            guarded=not self.in_order,
+            **self._times(messages),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +185,15 @@ class SpreadSpec(ByRow):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "every", "as_read", "in_order")
-        yield spread(messages.take(JOINED), store, count, **how)
+        yield spread(
+            messages.take(JOINED),
+            store,
+            count,
+            every=self.every,
+            as_read=self.as_read,
+            in_order=self.in_order,
+            **self._times(messages),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,9 +212,8 @@ class OwnersSpec(StageSpec):
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "every")
-        how["source"] = versions.identity(f"flat map {self.state.operator}")
-        yield owners(messages.take(GROUPED), store, count, **how)
+        source, times = versions.identity(f"flat map {self.state.operator}"), self._times(messages)
+        yield owners(messages.take(GROUPED), store, count, source=source, every=self.every, **times)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,9 +233,17 @@ class MergeSpec(StageSpec):
     """See ``merge``."""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "every", "in_order", "origins")
-        how["source"] = versions.identity(f"merge {self.state.operator}")
-        yield merge(messages.take(NUMBERED), store, count, len(self.in_order), **how)
+        yield merge(
+            messages.take(NUMBERED),
+            store,
+            count,
+            len(self.in_order),
+            source=versions.identity(f"merge {self.state.operator}"),
+            every=self.every,
+            in_order=self.in_order,
+            origins=self.origins,
+            **self._times(messages),
+        )
 
 
 def _row(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
@@ -237,8 +266,15 @@ class EnrichSpec(ByRow):
     how: How
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how = self._how(messages, "how", "in_order")
-        yield enrich(messages.take(JOINED), messages.take(EVENT), store, count, **how)
+        yield enrich(
+            messages.take(JOINED),
+            messages.take(EVENT),
+            store,
+            count,
+            how=self.how,
+            in_order=self.in_order,
+            **self._times(messages),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
