@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,12 +106,6 @@ class BucketRun:
     def __init__(self, spec: StageSpec, bucket: int, log: SegmentLog) -> None:
         self._spec, self._state, self._bucket, self._log = spec, spec.state, bucket, log
 
-    def process(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Take frames of envelopes, and yield those to send; see ``envelopes``."""
-        (inbox,) = received(rows)
-        # Payloads that are sent are let go.
-        yield from map(_frame, framed(self.envelopes(inbox)))
-
     def envelopes(self, inbox: Inbox) -> Iterator[Envelope]:
         """Work on what has come, and yield the envelopes to send.
 
@@ -159,12 +152,11 @@ class BucketRun:
                     results = spec.run(messages, guarded, count)
                     yield from chain.from_iterable(map(self._sent, results))
                 store.commit()
-                self._note_owner()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if state.validate:
                     if (disagreement := store.disagreement()) is not None:
                         raise InvariantError(f"store {name}: {disagreement}")
-                    sums = spec.validated(messages, store, bucket, name)
+                    sums = spec.validated(messages, store, bucket)
                     yield from ((bucket_id, payload, None, 0) for bucket_id, payload in sums)
                 if store.rebuilt is not None:
                     count[counters.INDEX_REBUILT] += 1
@@ -230,24 +222,16 @@ class BucketRun:
 
         A new one gets a folder of its own: an operator may stand twice in a query, under one name.
         """
-        meta = self._log.meta()
+        state, meta, context = self._state, self._log.meta(), TaskContext.get()
         home = uuid.uuid4().hex[:8] if meta is None else home_of(Meta.decode(meta).identity)
-        folder = self._directory() / bucket_folder(self._bucket, home)
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        indexes = index_home(state.index_dir, query or "no-query", state.operator, self._spec.stage)
+        note_owner(indexes.parent)
         return BucketStore(
             self._log,
-            folder,
-            identity=with_home(self._state.identity, home).encode(),
-            differs=partial(difference, tables=self._state.tables),
-        )
-
-    def _note_owner(self) -> None:
-        note_owner(self._directory().parent)
-
-    def _directory(self) -> Path:
-        context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        return index_home(
-            self._state.index_dir, query or "no-query", self._state.operator, self._spec.stage
+            indexes / bucket_folder(self._bucket, home),
+            identity=with_home(state.identity, home).encode(),
+            differs=partial(difference, tables=state.tables),
         )
 
 
@@ -282,9 +266,6 @@ class InMemoryRun(BucketRun):
 
     def _opened(self) -> InMemory:
         return InMemory(self._in_memory)
-
-    def _note_owner(self) -> None:
-        """Do nothing: there is no index."""
 
 
 def one_by_one(
@@ -325,11 +306,5 @@ def _frame(envelopes: list[Envelope]) -> pd.DataFrame:
     import pandas as pd
 
     kinds = {"bucket": np.int64, "payload": object, "counter": object, "count": np.int64}
-    return pd.DataFrame(
-        {
-            name: np.array(column, kind)
-            for (name, kind), column in zip(
-                kinds.items(), zip(*envelopes, strict=True), strict=True
-            )
-        }
-    )
+    columns = zip(kinds.items(), zip(*envelopes, strict=True), strict=True)
+    return pd.DataFrame({name: np.array(column, kind) for (name, kind), column in columns})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
@@ -59,13 +60,11 @@ def innermost(messages: Sequence[str]) -> Cause:
     The innermost is the last of them, see ``texts_of``.
     """
     texts = [text.split(_PLAN, 1)[0].strip() for text in messages if text and text.strip()]
+    if not texts:
+        return Cause("no reason is given")
     traceback = next((text for text in reversed(texts) if _HEAD in text), None)
     if traceback is None:
-        return (
-            Cause(_line(_java(_telling(texts))), of_java=True)
-            if texts
-            else Cause("no reason is given")
-        )
+        return Cause(_line(_java(_telling(texts))), of_java=True)
     if f"Group {_HEAD}" in traceback:
         traceback = _OF_GROUP.sub("", traceback)
     sections = traceback.split(_HEAD)[1:]
@@ -75,9 +74,8 @@ def innermost(messages: Sequence[str]) -> Cause:
     if kind.startswith(_OURS):
         return Cause(_line(text), kind.rpartition(".")[2], frames)
     if _OF_SPARK.fullmatch(kind.strip()):
-        return Cause(
-            _line(_java(_telling([text, *_CAUSED.findall(text)]))), None, frames, of_java=True
-        )
+        cause = _java(_telling([text, *_CAUSED.findall(text)]))
+        return Cause(_line(cause), None, frames, of_java=True)
     name = kind.strip().rpartition(".")[2] or "an exception without a name"
     return Cause(_line(f"{name}: {text}" if text.strip() else name), None, frames)
 
@@ -93,9 +91,9 @@ def texts_of(error: Any) -> list[str]:
 
 def cause_of(error: BaseException) -> str:
     """Return the innermost cause of an error of Py4J's or PySpark's, in one line."""
-    return innermost(
-        texts_of(error.java_exception) if isinstance(error, Py4JJavaError) else [str(error)]
-    ).text
+    if isinstance(error, Py4JJavaError):
+        return innermost(texts_of(error.java_exception)).text
+    return innermost([str(error)]).text
 
 
 def _telling(causes: Sequence[str]) -> str:
@@ -106,11 +104,7 @@ def _telling(causes: Sequence[str]) -> str:
 def _raised(section: str) -> str:
     """The exception below the frames of a traceback, with its class."""
     lines = section.split("\n")
-    start = next(
-        (number for number, line in enumerate(lines) if line.strip() and not line.startswith(" ")),
-        len(lines),
-    )
-    return "\n".join(lines[start:])
+    return "\n".join(dropwhile(lambda line: not line.strip() or line.startswith(" "), lines))
 
 
 def _java(text: str) -> str:

@@ -23,7 +23,7 @@ from fkjoin.codec.units import Notation, field_of, from_connect, merged, needs_u
 from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import field_at
 from fkjoin.spark.topic_records import ValuesRead, put_back, read_bytes
-from fkjoin.spark.unavailable import Placeholder, certain, may_lack
+from fkjoin.spark.unavailable import Placeholder, certain
 
 _SCHEMA_FIRST = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"schema"[ \t\r\n]*:[ \t\r\n]*')
 _DECODER = json.JSONDecoder(parse_float=Number, parse_int=Number)
@@ -45,22 +45,20 @@ class ReadEvents:
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         row = pa.struct(list(self.rows.fields))
-        inner = [pa.field("op", pa.string()), pa.field("after", row)]
-        envelope = pa.struct([*inner, pa.field("payload", pa.struct(inner))])
+        inner = [("op", pa.string()), ("after", row)]
+        envelope = pa.struct([*inner, ("payload", pa.struct(inner))])
         data, missing = self._completed(data)
 
         def units(schema: Any) -> Notation:
             inside = merged(from_connect(field_of(schema, "after"), row), self.how.units)
             return {"after": inside, "payload": {"after": inside}}
 
-        objects = _read(
-            data, envelope, units, zone=self.how.zone, label=self.label, by_schema=needs_units(row)
-        )
+        objects = _read(self, data, envelope, units, by_schema=needs_units(row))
         rows = objects.rows
         op = pc.coalesce(field_at(rows, ("payload", "op")), field_at(rows, ("op",)))
         inside, outside = field_at(rows, ("payload", "after")), field_at(rows, ("after",))
         newest = pc.if_else(pc.is_valid(inside), inside, outside)
-        return self.rows.applied(~objects.deleted, op, newest, objects.problem, missing)
+        return self.rows.applied(objects, op, newest, missing)
 
     def _completed(self, data: pa.BinaryArray) -> tuple[pa.BinaryArray, Mapping[int, list[str]]]:
         """The events with what ``before`` has in the place of placeholders.
@@ -68,7 +66,7 @@ class ReadEvents:
         Beside them, by the places of events: the columns that have no value.
         """
         fields, lacking = self.rows.fields, Placeholder(self.rows.placeholder)
-        suspects = lacking.in_json(data) if any(map(may_lack, fields.types)) else ()
+        suspects = lacking.in_json(data, fields)
         if not len(suspects):
             return data, {}
         texts, missing = data.to_pylist(), dict[int, list[str]]()
@@ -99,27 +97,20 @@ class ReadKeys:
             notation = merged(from_connect(schema, row), self.how.units)
             return {**(notation if isinstance(notation, Mapping) else {}), "payload": notation}
 
-        objects = _read(
-            data, kind, units, zone=self.how.zone, label=self.label, by_schema=needs_units(row)
-        )
+        objects = _read(self, data, kind, units, by_schema=needs_units(row))
         columns = [
             pc.coalesce(field_at(objects.rows, ("payload", name)), field_at(objects.rows, (name,)))
             for name in self.schema.names
         ]
-        return ValuesRead(
-            pa.StructArray.from_arrays(columns, fields=list(self.schema)),
-            objects.deleted,
-            objects.problem,
-        )
+        rows = pa.StructArray.from_arrays(columns, fields=list(self.schema))
+        return objects._replace(rows=rows)
 
 
 def _read(
+    to: ReadEvents | ReadKeys,
     data: pa.BinaryArray,
     kind: pa.StructType,
     units: Any,
-    *,
-    zone: str,
-    label: str,
     by_schema: bool,
 ) -> ValuesRead:
     """The objects, of each ``schema`` part with the units that it gives."""
@@ -131,7 +122,7 @@ def _read(
     else:
         groups = [_Group(None, b"", None)]
     parts = [
-        read_bytes(group.payloads(data), kind, Reading(units(group.schema), zone), label)
+        read_bytes(group.payloads(data), kind, Reading(units(group.schema), to.how.zone), to.label)
         for group in groups
     ]
     return put_back([group.rows for group in groups], parts)
@@ -157,15 +148,10 @@ class _Group(NamedTuple):
 
 def _all_alike(data: pa.BinaryArray) -> _Group | None:
     """The messages, if all have the same ``schema`` part in front."""
-    first = data[0].as_py() if len(data) else None
-    head, schema = (
-        _head(first)
-        if first is not None and _SCHEMA_FIRST.match(first[:64].decode(errors="replace"))
-        else (b"", None)
-    )
-    return (
-        _Group(schema, head, None) if head and certain(pc.starts_with(data, head)).all() else None
-    )
+    head, schema = _head(data[0].as_py() or b"") if len(data) else (b"", None)
+    if head and certain(pc.starts_with(data, head)).all():
+        return _Group(schema, head, None)
+    return None
 
 
 def _by_schema(data: pa.BinaryArray) -> Iterator[_Group]:

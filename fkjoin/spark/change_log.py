@@ -82,7 +82,7 @@ class SparkLog:
 
         Nothing else may use them meanwhile.
         """
-        self._meta, self._segments, self._stages = meta, segments, stages
+        self.meta, self.segments, self._stages = meta, segments, stages
         self._known: list[bytes] | None = None
         self._writer = ThreadPoolExecutor(1, "change-log")
         self._last: Future[None] | None = None
@@ -93,7 +93,7 @@ class SparkLog:
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         self._writer.shutdown()
         if failed is None:
-            self._wait()
+            self.wait()
 
     def of(self, stage: int) -> StageLog:
         """The log of a stage."""
@@ -102,8 +102,8 @@ class SparkLog:
     def metas(self) -> list[bytes]:
         """The meta records of all stages."""
         if self._known is None:
-            self._wait()
-            row = self._meta.get()
+            self.wait()
+            row = self.meta.get()
             records = [] if row is None else unpacked_metas(bytes(row[0]))
             if records and len(records) != self._stages:
                 raise StoreMismatchError(
@@ -113,26 +113,11 @@ class SparkLog:
             self._known = records or [b""] * self._stages
         return self._known
 
-    def set_meta(self, stage: int, meta: bytes) -> None:
-        metas = self.metas()
-        metas[stage] = meta
-        self._later(self._meta.update, (packed_metas(metas),))
-
-    def segment(self, number: int) -> bytes | None:
-        self._wait()
-        row = self._segments.getValue((number,))
-        return None if row is None else bytes(row[0])
-
-    def put_segment(self, number: int, data: bytes) -> None:
-        self._later(self._segments.updateValue, (number,), (data,))
-
-    def remove_segment(self, number: int) -> None:
-        self._later(self._segments.removeKey, (number,))
-
-    def _later(self, write: Callable[..., None], *values: Any) -> None:
+    def later(self, write: Callable[..., None], *values: Any) -> None:
+        """Have a state written, behind what is written before."""
         self._last = self._writer.submit(_after, self._last, write, *values)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """Wait until all is written."""
         if self._last is not None:
             self._last.result()
@@ -148,16 +133,21 @@ class StageLog:
         return self._log.metas()[self._stage] or None
 
     def set_meta(self, meta: bytes) -> None:
-        self._log.set_meta(self._stage, meta)
+        metas = self._log.metas()
+        metas[self._stage] = meta
+        self._log.later(self._log.meta.update, (packed_metas(metas),))
 
     def segment(self, number: int) -> bytes | None:
-        return self._log.segment(saved_number(self._stage, number))
+        self._log.wait()
+        row = self._log.segments.getValue((saved_number(self._stage, number),))
+        return None if row is None else bytes(row[0])
 
     def put_segment(self, number: int, data: bytes) -> None:
-        self._log.put_segment(saved_number(self._stage, number), data)
+        saved = saved_number(self._stage, number)
+        self._log.later(self._log.segments.updateValue, (saved,), (data,))
 
     def remove_segment(self, number: int) -> None:
-        self._log.remove_segment(saved_number(self._stage, number))
+        self._log.later(self._log.segments.removeKey, (saved_number(self._stage, number),))
 
 
 def _after(before: Future[None] | None, write: Callable[..., None], *values: Any) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fkjoin.codec.arrays import Bools, bools, valid
+from fkjoin.codec.arrays import bools, valid
 from fkjoin.spark.json_lines import field_at
 from fkjoin.spark.topic_records import ValuesRead, where
 from fkjoin.spark.unavailable import PLACEHOLDER
@@ -39,21 +39,18 @@ class EventRows:
 
     def applied(
         self,
-        present: Bools,
+        events: ValuesRead,
         op: pa.StringArray,
         after: pa.StructArray,
-        problem: pa.StringArray,
         missing: Mapping[int, list[str]],
     ) -> ValuesRead:
-        """Read events by their operations.
-
-        ``present``: those that are not null; ``missing``: of some, the columns without a value.
-        """
+        """Read events by their operations; ``missing``: of some, the columns without a value."""
+        present = ~events.deleted
         known = bools(pc.is_in(op, pa.array(["c", "u", "r"])))
         deletes = bools(pc.is_in(op, pa.array(["d"])))
         named = valid(op)
         problem = pc.coalesce(
-            problem,
+            events.problem,
             where(present & ~named, "a change event without op"),
             *[
                 where(bools(pc.is_in(op, pa.array([name]))), words)
@@ -74,10 +71,8 @@ class EventRows:
         lacking: list[list[int] | None] = [None] * len(rows)
         for index, absent in missing.items():
             lacking[index] = [names.index(name) for name in absent]
-        columns = [
-            *(field_at(rows, (name,)) for name in names),
-            pa.array(lacking, pa.list_(pa.int32())),
-        ]
+        columns = [field_at(rows, (name,)) for name in names]
+        columns.append(pa.array(lacking, pa.list_(pa.int32())))
         return pa.StructArray.from_arrays(columns, fields=list(self.schema), mask=rows.is_null())
 
     def _reasons(self, missing: Mapping[int, list[str]], count: int) -> pa.StringArray:

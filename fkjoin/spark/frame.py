@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-_NAMES = (
-    "key",
-    "row",
-    "deleted",
-    "version",
-    "source",
-    "ts",
-    "problem",
-    "raw",
-    "chains",
-    "packed_key",
-    "left_gone",
-)
+_NAMES = "key row deleted version source ts problem raw chains packed_key left_gone"
 
 KEY, ROW, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW, CHAINS, PACKED_KEY, LEFT_GONE = (
-    f"__fkjoin_{name}" for name in _NAMES
+    f"__fkjoin_{name}" for name in _NAMES.split()
 )
 """Columns of a change.
 

@@ -53,9 +53,8 @@ def difference(stored: bytes, now: bytes, tables: Mapping[str, str]) -> str | No
     names = [name for name in sorted({*was, *is_}) if was.get(name) != is_.get(name)]
     if not names:
         return None
-    changes = _other_types(
-        _named(was, was_about), _named(is_, is_about), tables, str(is_.get("join"))
-    )
+    before, after = _named(was, was_about), _named(is_, is_about)
+    changes = _other_types(before, after, tables, str(is_.get("join")))
     if changes:
         names = [name for name in names if name.rstrip("0123456789") not in _WITH_TYPES]
     changes += [
@@ -102,9 +101,8 @@ def _other_types(
         for column in before.keys() & after.keys():
             if before[column] != after[column]:
                 table = tables.get(name, operator)
-                changes[table, column] = (
-                    f"column {column} of {table} was {before[column]} and is now {after[column]}"
-                )
+                kinds = f"was {before[column]} and is now {after[column]}"
+                changes[table, column] = f"column {column} of {table} {kinds}"
     return sorted(changes.values())
 
 

@@ -8,12 +8,12 @@ hand.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +32,7 @@ from fkjoin.plan.physical import (
     Union,
     stages,
 )
-from fkjoin.spark.bucket_run import InMemoryRun
+from fkjoin.spark.bucket_run import Envelope, Inbox, InMemoryRun
 from fkjoin.spark.buckets import BATCH_MS, TICK, bucket_ids
 from fkjoin.spark.on_spark import columns_of
 from fkjoin.spark.packing import ENVELOPES, counter
@@ -57,16 +57,17 @@ class MemoryStage:
 
     def run(self, envelopes: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
         """Envelopes in, envelopes out, as the stage's operator has them in a batch."""
-        columns = {name: envelopes.column(name).to_pylist() for name in envelopes.schema.names}
-        frame = pd.DataFrame(columns)
-        frame[BATCH_MS] = now_ms
-        sent: list[pa.RecordBatch] = []
-        for bucket in sorted(map(int, frame["bucket"].unique())):
+        inboxes = defaultdict[int, Inbox](lambda: Inbox(now_ms))
+        columns = [column.to_pylist() for column in envelopes.columns]
+        for bucket, payload, counted, count in zip(*columns, strict=True):
+            inboxes[bucket].add(payload, counted, count)
+        sent: list[Envelope] = []
+        for bucket in sorted(inboxes):
             store = self.stores.setdefault(bucket, MemoryStore())
-            rows = frame[frame["bucket"] == bucket]
-            run = InMemoryRun(self.spec, bucket, store)
-            sent += [_envelopes(output) for output in run.process(iter([rows]))]
-        return joined(sent, ENVELOPES)
+            sent += InMemoryRun(self.spec, bucket, store).envelopes(inboxes[bucket])
+        if not sent:
+            return _no_rows(ENVELOPES)
+        return pa.record_batch([*zip(*sent, strict=True)], schema=ENVELOPES)
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,6 @@ class MemoryBatch:
     now_ms: int
     before_ms: int
     """The time of the batch before it."""
-
-    def end_of(self, interval_ms: int) -> int | None:
-        """The last end of an interval since the batch before; None if none was."""
-        end = self.now_ms - self.now_ms % interval_ms
-        return end if end > self.before_ms else None
 
 
 class MemoryQuery:
@@ -118,9 +114,8 @@ class MemoryQuery:
 
     def _run(self, batch: MemoryBatch, most: int) -> pa.RecordBatch:
         try:
-            return _BatchRun(self._spark, batch, iter(self.stages[:most]), self.count).rows(
-                self.plan
-            )
+            run = _BatchRun(self._spark, batch, iter(self.stages[:most]), self.count)
+            return run.rows(self.plan)
         except LostError:
             return _none(self._spark, self.plan)
 
@@ -199,8 +194,8 @@ class _BatchRun:
         return joined(list(node.function(iter(batches))), schema)
 
     def _ticks(self, node: Ticks) -> pa.RecordBatch:
-        end = self.batch.end_of(node.interval_ms)
-        if end is None:
+        end = self.batch.now_ms - self.batch.now_ms % node.interval_ms
+        if end <= self.batch.before_ms:
             return _no_rows(ENVELOPES)
         return counter(TICK, end, bucket_ids(node.buckets))
 
@@ -273,13 +268,6 @@ def _concatenated(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
     if any(column.type != columns[0].type for column in columns):
         columns = [column.cast(kind) for column in columns]
     return pa.concat_arrays(columns)
-
-
-def _envelopes(frame: pd.DataFrame) -> pa.RecordBatch:
-    columns: list[Any] = []
-    for name, kind in zip(frame, ENVELOPES.types, strict=True):
-        columns.append(pa.array(frame[name].to_numpy(), kind, from_pandas=True))
-    return pa.record_batch(columns, schema=ENVELOPES)
 
 
 def _none(spark: SparkSession, node: Physical) -> pa.RecordBatch:

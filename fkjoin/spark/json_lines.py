@@ -18,7 +18,7 @@ from fkjoin.codec.json_read import PLAIN, Reading, read_objects, read_together
 from fkjoin.codec.rows import Path
 from fkjoin.errors import FormatError, set_aside
 from fkjoin.spark.line_places import line_place
-from fkjoin.spark.packing import Batches, Pack
+from fkjoin.spark.packing import Batches, Pack, PackRead
 
 _PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 BLANKS = " \t\r\n"
@@ -82,16 +82,15 @@ class JsonLines:
     files: str | None = None
     """Pattern of the files, if they are this machine's."""
 
-    def packing(self, pack: Pack) -> PackLines:
-        """Make the function that turns them into envelopes."""
-        return PackLines(self, pack)
+    def packing(self, pack: Pack) -> PackRead:
+        """Make the function that turns them into envelopes; blank lines are left out."""
+        return PackRead(self, pack)
 
     def changes(self, lines: pa.RecordBatch) -> pa.RecordBatch:
         """The lines, one column of ``string``, as what ``PackChanges`` takes."""
         lines, rows, problem = read_lines(lines, self.schema, self.label, self.how)
         count = len(rows)
-        row = [field_at(rows, (name,)) for name in self.row]
-        fields = [self.schema.field(name) for name in self.row]
+        row = {name: field_at(rows, (name,)) for name in self.row}
         key = {name: field_at(rows, (name,)) for name in self.key}
         version = [field_at(rows, path) for path in self.version]
         problem = _without_version(
@@ -102,7 +101,7 @@ class JsonLines:
         return pa.record_batch(
             {
                 "key": struct_of(key),
-                "row": pa.StructArray.from_arrays(row, fields=fields),
+                "row": struct_of(row),
                 "deleted": self._deleted(rows),
                 "version": struct_of({f"v{number}": part for number, part in enumerate(version)}),
                 "source": pa.repeat(pa.scalar(self.source), count),
@@ -126,23 +125,9 @@ class JsonLines:
     def _deleted(self, rows: pa.StructArray) -> pa.BooleanArray:
         if self.deleted is None:
             return pa.repeat(pa.scalar(False), len(rows))
-        read = {
-            name.lower(): field_at(rows, (name,))
-            for name in self.schema.names
-            if name.lower() in self.deleted.reads
-        }
+        names = [name for name in self.schema.names if name.lower() in self.deleted.reads]
+        read = {name.lower(): field_at(rows, (name,)) for name in names}
         return self.deleted(read, len(rows))
-
-
-@dataclass(frozen=True)
-class PackLines:
-    """Lines → envelopes of ``CHANGE`` by key; blank ones are left out."""
-
-    lines: JsonLines
-    pack: Pack
-
-    def __call__(self, batches: Batches) -> Batches:
-        return self.pack(map(self.lines.changes, batches))
 
 
 @dataclass(frozen=True)
@@ -230,10 +215,8 @@ def _without_version(
     for name, part in version.items():
         if part.null_count:
             keyed = functools.reduce(pc.and_, map(pc.is_valid, key))
-            unversioned = pc.if_else(
-                pc.and_(pc.is_null(part), keyed), no_version(name), pa.scalar(None, pa.string())
-            )
-            problem = pc.coalesce(problem, unversioned)
+            lacking = pc.and_(pc.is_null(part), keyed)
+            problem = pc.coalesce(problem, pc.if_else(lacking, no_version(name), None))
     return problem
 
 

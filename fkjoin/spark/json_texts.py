@@ -7,24 +7,15 @@ it always had, so keys do too.
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from pyspark.sql import Column, types
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DayTimeIntervalType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    YearMonthIntervalType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from fkjoin.errors import TopologyError
 from fkjoin.spark.kinds import TIMES_OF_DAY, parts, require_kinds
 
-_TIMES = (TimestampType, TimestampNTZType)
+_TIMES = (types.TimestampType, types.TimestampNTZType)
+_INTERVALS = (types.DayTimeIntervalType, types.YearMonthIntervalType)
 
 
 def written(value: Column, kind: DataType) -> Column:
@@ -34,9 +25,9 @@ def written(value: Column, kind: DataType) -> Column:
 
 def require_json(argument: str, schema: StructType) -> None:
     """``TopologyError`` if a column, or something in it, would come back from JSON changed."""
-    require_kinds(argument, schema, DayTimeIntervalType, YearMonthIntervalType, *TIMES_OF_DAY)
+    require_kinds(argument, schema, *_INTERVALS, *TIMES_OF_DAY)
     for name, kind in parts(schema):
-        if isinstance(kind, MapType) and not isinstance(kind.keyType, StringType):
+        if isinstance(kind, MapType) and not isinstance(kind.keyType, types.StringType):
             raise TopologyError(
                 f"{argument}: column {name} is {kind.simpleString()}, and the keys of a JSON "
                 f"object are texts: write map_entries({name}), or transform_keys({name}, (k, v) -> "
@@ -57,7 +48,7 @@ def _shown(value: Column, kind: DataType) -> Column:
         return F.transform(value, lambda item: _shown(item, kind.elementType))
     if isinstance(kind, MapType):
         return F.transform_values(value, lambda _, item: _shown(item, kind.valueType))
-    zone = F.date_format(value, "XXXXX") if isinstance(kind, TimestampType) else F.lit("")
+    zone = F.date_format(value, "XXXXX") if isinstance(kind, types.TimestampType) else F.lit("")
     return _time(value.cast("string"), zone)
 
 

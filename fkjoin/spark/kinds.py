@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pyspark.sql import types
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    MapType,
-    NumericType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from fkjoin.errors import TopologyError
 
@@ -25,22 +13,22 @@ TIMES_OF_DAY: tuple[type[DataType], ...] = (types.TimeType,) if hasattr(types, "
 """Types of times of day, of which Spark has none before 4.1."""
 NESTED = (StructType, ArrayType, MapType)
 _EVERYWHERE = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    NumericType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
+    types.BinaryType,
+    types.BooleanType,
+    types.DateType,
+    types.NumericType,
+    types.StringType,
+    types.TimestampNTZType,
+    types.TimestampType,
     *NESTED,
 )
 """Kinds of values that each place gives back unchanged."""
 
 
-def parts(schema: StructType) -> Iterator[tuple[str, DataType]]:
+def parts(schema: StructType, above: str = "") -> Iterator[tuple[str, DataType]]:
     """The columns and what is in them: each with the name that errors give it, and its type."""
     for field in schema:
-        yield from _parts(field.name, field.dataType)
+        yield from _parts(f"{above}{field.name}", field.dataType)
 
 
 def require_kinds(argument: str, schema: StructType, *more: type[DataType]) -> None:
@@ -59,8 +47,7 @@ def require_kinds(argument: str, schema: StructType, *more: type[DataType]) -> N
 def _parts(name: str, kind: DataType) -> Iterator[tuple[str, DataType]]:
     yield name, kind
     if isinstance(kind, StructType):
-        for field in kind:
-            yield from _parts(f"{name}.{field.name}", field.dataType)
+        yield from parts(kind, f"{name}.")
     elif isinstance(kind, ArrayType):
         yield from _parts(f"{name}[]", kind.elementType)
     elif isinstance(kind, MapType):

@@ -36,10 +36,7 @@ def line_place(line: bytes, pattern: str) -> str | None:
     text, left = line.decode("latin-1"), _MOST_BYTES
     for file in _newest(pattern)[:_MOST_FILES]:
         # The file may be gone, or not readable here.
-        with (
-            contextlib.suppress(OSError, EOFError),
-            _opened(file) as lines,
-        ):
+        with contextlib.suppress(OSError, EOFError), _opened(file) as lines:
             for number, candidate in enumerate(lines, 1):
                 if candidate.removesuffix("\n") == text:
                     return f"{file}, line {number}"
@@ -51,20 +48,16 @@ def line_place(line: bytes, pattern: str) -> str | None:
 
 def _opened(file: Path) -> TextIO:
     """The lines of a file, whatever ends them, with a character for each byte."""
-    return (
-        cast(TextIO, gzip.open(file, "rt", encoding="latin-1"))
-        if file.suffix == ".gz"
-        else file.open(encoding="latin-1")
-    )
+    if file.suffix == ".gz":
+        return cast(TextIO, gzip.open(file, "rt", encoding="latin-1"))
+    return file.open(encoding="latin-1")
 
 
 def _newest(pattern: str) -> list[Path]:
     """The files, the newest first, without those that Spark passes over."""
-    roots = (
-        [Path(pattern)] if Path(pattern).exists() else [Path(name) for name in glob.glob(pattern)]
-    )
+    roots = [pattern] if Path(pattern).exists() else glob.glob(pattern)
     files = set[Path]()
-    for root in roots:
+    for root in map(Path, roots):
         files.update([root] if root.is_file() else root.rglob("[!._]*"))
     times = dict[Path, float]()
     for file in files:

@@ -69,11 +69,9 @@ def require_apart(
     chosen = list(names)
     if (pair := twice(chosen)) is not None:
         first, second = pair
-        wording = (
-            f"called {first!r}"
-            if first == second
-            else f"called {first!r} and {second!r}, which Spark does not distinguish"
-        )
+        wording = f"called {first!r}"
+        if first != second:
+            wording += f" and {second!r}, which Spark does not distinguish"
         raise TopologyError(f"{argument}: two columns are {wording}; {hint}")
     for name in chosen:
         if not name:

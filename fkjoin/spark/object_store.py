@@ -73,11 +73,11 @@ def opened(address: str, options: Mapping[str, str]) -> tuple[fs.FileSystem, str
     scheme, _, rest = address.partition("://")
     bucket, slash, path = rest.partition("/")
     try:
-        files, base = (
-            by_address(scheme, bucket)
-            if not options
-            else (_by_options(scheme, bucket, options), _base(bucket))
-        )
+        if options:
+            # The bucket, or Azure's container before its account.
+            files, base = _by_options(scheme, bucket, options), bucket.partition("@")[0]
+        else:
+            files, base = by_address(scheme, bucket)
     except (TypeError, ValueError, pa.ArrowNotImplementedError) as error:
         why = str(error).removeprefix("__init__() ").rstrip(".")
         raise TopologyError(
@@ -106,11 +106,6 @@ def _by_options(scheme: str, bucket: str, options: Mapping[str, str]) -> fs.File
         arguments.setdefault("account_name", bucket.partition("@")[2].partition(".")[0])
     make: Callable[..., fs.FileSystem] = getattr(fs, _class_of(scheme))
     return make(**arguments)
-
-
-def _base(bucket: str) -> str:
-    """The bucket, or Azure's container before its account."""
-    return bucket.partition("@")[0]
 
 
 def _class_of(scheme: str) -> str:

@@ -141,19 +141,16 @@ def _in_workers(_: SparkSession, node: InWorkers, rows: DataFrame) -> DataFrame:
 
 
 def _operator(operator: StatefulOperator, frames: list[DataFrame]) -> DataFrame:
-    stages = [
-        WorkerStage(stage.node.spec, stage.reader, stage.counted_as) for stage in operator.stages
-    ]
+    stages = []
+    for stage in operator.stages:
+        stages.append(WorkerStage(stage.node.spec, stage.reader, stage.counted_as))
     if len(stages) > 1:
         numbers = [number for number, _ in operator.entries]
         pairs = zip(frames, numbers, strict=True)
         frames = [frame.withColumn(ENTRY, F.lit(number)) for frame, number in pairs]
     envelopes = functools.reduce(DataFrame.unionAll, frames)
-    results = (
-        _dated(envelopes)
-        .groupBy("bucket")
-        .transformWithStateInPandas(StageProcessor(*stages), ENVELOPE, "append", "None")
-    )
+    grouped, work = _dated(envelopes).groupBy("bucket"), StageProcessor(*stages)
+    results = grouped.transformWithStateInPandas(work, ENVELOPE, "append", "None")
     for stage in operator.stages:
         if stage.counted is not None:
             results = _observed(results, stage.counted, counted_name(stage.counted.name, ""))
@@ -183,13 +180,14 @@ def _observed(envelopes: DataFrame, node: Counted, prefix: str = "") -> DataFram
     for end in ("-ms", counters.SKIPS):
         sizes += [f"{stage}{end}" for stage in node.stages]
 
+    def counts(counter: str) -> Column:
+        return F.when(F.col("counter") == prefix + counter, F.col("count"))
+
     def total(counter: str) -> Column:
-        is_one = F.col("counter") == prefix + counter
-        return F.sum(F.when(is_one, F.col("count")).otherwise(0)).alias(counter)
+        return F.sum(counts(counter).otherwise(0)).alias(counter)
 
     def most(counter: str) -> Column:
-        is_one = F.col("counter") == prefix + counter
-        return F.max(F.when(is_one, F.col("count"))).alias(counter)
+        return F.max(counts(counter)).alias(counter)
 
     def commonest(beginning: str, name: str) -> Column:
         """The end of the counter's name with the greatest count, among names that begin so."""

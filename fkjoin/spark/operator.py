@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 _NUMBER, _DATA = StructType().add("number", LongType()), StructType().add("data", BinaryType())
 """Not as text: each worker would ask the JVM what it means, in every batch."""
 
-StageName = str
-"""The name of a kind of stage, as in ``STAGES``."""
-
 
 class StageProcessor(StatefulProcessor):
     """Run pure stages, one after the other, on all of a bucket's messages of a micro-batch."""

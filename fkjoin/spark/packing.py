@@ -7,9 +7,9 @@ a few megabytes in one row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from fkjoin.codec.messages import CHANGE, EVENT, JOINED, NO_TIMESTAMP, NUMBERED,
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FormatError
 from fkjoin.spark.buckets import Payload, bucket_ids, framed, packed_by_bucket
-from fkjoin.spark.worker import releasing, settle
+from fkjoin.spark.worker import releasing
 from fkjoin.stages import counters
 from fkjoin.stages.regroup import contributions
 from fkjoin.stages.scatter import foreign_keys, tagged
@@ -45,7 +45,31 @@ Pack = Callable[[Batches], Batches]
 
 
 @dataclass(frozen=True)
-class PackChanges:
+class PackRead:
+    """Lines or records as Spark reads them → envelopes."""
+
+    reading: Any
+    """``JsonLines`` or ``TopicRecords``."""
+    pack: Pack
+
+    def __call__(self, batches: Batches) -> Batches:
+        return self.pack(map(self.reading.changes, batches))
+
+
+class PacksTable:
+    """The common part of functions that pack the rows of a table."""
+
+    key: pa.Schema
+    buckets: int
+    validate: bool
+    """Wake every bucket, so that each is checked after the batch."""
+    number: int | None
+    """Number of the table among several."""
+    start_over: StartOver | None
+
+
+@dataclass(frozen=True)
+class PackChanges(PacksTable):
     """Rows of a table → envelopes of ``CHANGE`` by key.
 
     The rows' columns are ``key, foreign_key, row, deleted, version, source, ts, problem``.
@@ -60,7 +84,6 @@ class PackChanges:
     """Columns to pack: rows may have more."""
     buckets: int
     validate: bool = False
-    """Wake every bucket, so that each is checked after the batch."""
     among: tuple[pa.Schema, ...] = ()
     """Keys of the right tables of a multi-way join's left table.
 
@@ -121,7 +144,7 @@ class CopyRights:
 
 
 @dataclass(frozen=True)
-class PackRows:
+class PackRows(PacksTable):
     """Rows of a table → envelopes of ``JOINED`` by key; the values are the rows.
 
     The rows' columns are ``key, row, deleted, version, source, ts, problem``.  With ``group``,
@@ -164,28 +187,12 @@ _Messages = Callable[[pa.RecordBatch, Bytes], pa.Table]
 """Rows and their encoded keys → messages."""
 
 
-class Packs(Protocol):
-    """Protocol of functions that pack the rows of a table."""
-
-    @property
-    def key(self) -> pa.Schema: ...
-    @property
-    def buckets(self) -> int: ...
-    @property
-    def validate(self) -> bool: ...
-    @property
-    def number(self) -> int | None: ...
-    @property
-    def start_over(self) -> StartOver | None: ...
-
-
-def packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batches:
+def packed_changes(batches: Batches, pack: PacksTable, messages: _Messages) -> Batches:
     """Envelopes, by key, of the ``messages`` that are made of rows."""
-    settle()
     return releasing(_packed_changes(batches, pack, messages))
 
 
-def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batches:
+def _packed_changes(batches: Batches, pack: PacksTable, messages: _Messages) -> Batches:
     ids = bucket_ids(pack.buckets)
     woken = ids if pack.validate else (0,)
     yield envelopes([(bucket, b"") for bucket in woken])
@@ -193,10 +200,7 @@ def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batch
         if pack.start_over is not None and pack.start_over.ends:
             for name in replace(pack.start_over, slot=pack.number).passed(batch.column("version")):
                 yield counter(name, 1, ids)
-        usable, problem = batch, batch.column("problem")
-        if problem.null_count < batch.num_rows:
-            yield from dead_letters(problem)
-            usable = batch.filter(pc.is_null(problem))
+        usable = yield from _usable(batch)
         if not usable.num_rows:
             continue
         keys = KeyCodec(pack.key).encode(usable.column("key").flatten(), usable.num_rows)
@@ -205,9 +209,31 @@ def _packed_changes(batches: Batches, pack: Packs, messages: _Messages) -> Batch
             yield counter(counters.NULL_KEY, int((~keyed).sum()))
             usable, keys = usable.filter(pa.array(keyed)), keys.filter(pa.array(keyed))
         if len(keys):
-            yield from map(
-                envelopes, framed(packed_by_bucket(messages(usable, keys), "key", pack.buckets))
-            )
+            yield from _sent(messages(usable, keys), pack.buckets)
+
+
+def _usable(batch: pa.RecordBatch) -> Generator[pa.RecordBatch, None, pa.RecordBatch]:
+    """Count the rows with a problem, and return the others."""
+    problem = batch.column("problem")
+    if problem.null_count == batch.num_rows:
+        return batch
+    yield from dead_letters(problem)
+    return batch.filter(pc.is_null(problem))
+
+
+def _packed(
+    batches: Batches, messages: Callable[[pa.RecordBatch], pa.Table], buckets: int
+) -> Batches:
+    """Envelopes of the messages that are made of rows without a problem."""
+    for batch in batches:
+        usable = yield from _usable(batch)
+        if usable.num_rows:
+            yield from _sent(messages(usable), buckets)
+
+
+def _sent(messages: pa.Table, buckets: int) -> Batches:
+    """Envelopes of messages, by key."""
+    return map(envelopes, framed(packed_by_bucket(messages, "key", buckets)))
 
 
 def _alive(batch: pa.RecordBatch) -> Bools:
@@ -229,29 +255,16 @@ class PackJoined:
         yield envelopes([(0, b"")])
         for batch in batches:
             counted = batch.filter(pc.is_valid(batch.column("counter")))
-            for name, value in zip(
-                counted.column("counter").to_pylist(),
-                counted.column("count").to_pylist(),
-                strict=True,
-            ):
-                yield counter(name, value)
-            batch = batch.filter(pc.is_valid(batch.column("key")))
-            problem = batch.column("problem")
-            if problem.null_count < batch.num_rows:
-                yield from dead_letters(problem)
-                batch = batch.filter(pc.is_null(problem))
-            if not batch.num_rows:
-                continue
-            row = batch.column("row")
-            joined = table(
-                JOINED,
-                as_bytes(batch.column("key")),
-                as_bytes(batch.column("version")),
-                masked(RowCodec(self.row).encode(row.flatten(), len(row)), valid(row)),
-                batch.column("gone"),
-                batch.column("ts"),
-            )
-            yield from map(envelopes, framed(packed_by_bucket(joined, "key", self.buckets)))
+            for row in counted.select(["counter", "count"]).to_pylist():
+                yield counter(row["counter"], row["count"])
+            rows = batch.filter(pc.is_valid(batch.column("key")))
+            yield from _packed(iter([rows]), self._joined, self.buckets)
+
+    def _joined(self, batch: pa.RecordBatch) -> pa.Table:
+        row = batch.column("row")
+        value = masked(RowCodec(self.row).encode(row.flatten(), len(row)), valid(row))
+        key, version = (as_bytes(batch.column(name)) for name in ("key", "version"))
+        return table(JOINED, key, version, value, batch.column("gone"), batch.column("ts"))
 
 
 @dataclass(frozen=True)
@@ -266,22 +279,13 @@ class PackEvents:
     buckets: int
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
-        return releasing(self._packed(batches))
+        return releasing(_packed(batches, self._events, self.buckets))
 
-    def _packed(self, batches: Batches) -> Batches:
-        for batch in batches:
-            problem = batch.column("problem")
-            if problem.null_count < batch.num_rows:
-                yield from dead_letters(problem)
-                batch = batch.filter(pc.is_null(problem))
-            if not batch.num_rows:
-                continue
-            event = RowCodec(self.event).encode(batch.column("event").flatten(), batch.num_rows)
-            key = KeyCodec(self.key).encode(batch.column("on").flatten(), batch.num_rows)
-            named = valid(key)
-            events = table(EVENT, pc.if_else(pa.array(named), key, event), named, event)
-            yield from map(envelopes, framed(packed_by_bucket(events, "key", self.buckets)))
+    def _events(self, batch: pa.RecordBatch) -> pa.Table:
+        event = RowCodec(self.event).encode(batch.column("event").flatten(), batch.num_rows)
+        key = KeyCodec(self.key).encode(batch.column("on").flatten(), batch.num_rows)
+        named = valid(key)
+        return table(EVENT, pc.if_else(pa.array(named), key, event), named, event)
 
 
 def versions_of(batch: pa.RecordBatch) -> Bytes:
@@ -289,11 +293,9 @@ def versions_of(batch: pa.RecordBatch) -> Bytes:
     if not pa.types.is_struct(version.type):
         return as_bytes(version)
     source = as_bytes(batch.column("source"))
-    if any(member.null_count for member in version.flatten()):
-        row = next(
-            number for number in range(batch.num_rows) if None in version[number].as_py().values()
-        )
-        key = key_text(batch.column("key")[row].as_py())
+    nulls = ~np.logical_and.reduce([valid(member) for member in version.flatten()])
+    if nulls.any():
+        key = key_text(batch.column("key")[int(nulls.argmax())].as_py())
         raise FormatError(
             f"the change of key {key} has no version: a version column is null, so the change "
             "cannot be ordered; filter such rows out, or give version=coalesce(…, 0)"
@@ -310,23 +312,13 @@ def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
     some = list(payloads)
     rows = len(some)
     buckets, data = [bucket for bucket, _ in some], [payload for _, payload in some]
-    columns = [pa.array(buckets, pa.int32()), pa.array(data, pa.binary())]
-    return pa.record_batch(
-        [*columns, pa.nulls(rows, pa.string()), pa.array(np.zeros(rows, np.int64))],
-        schema=ENVELOPES,
-    )
+    return pa.record_batch([buckets, data, [None] * rows, [0] * rows], schema=ENVELOPES)
 
 
 def counter(name: str, value: int, buckets: Sequence[int] = (0,)) -> pa.RecordBatch:
     """A counter and its count, told to each of the buckets."""
     rows = len(buckets)
-    columns = [
-        pa.array(buckets, pa.int32()),
-        pa.nulls(rows, pa.binary()),
-        pa.array([name] * rows, pa.string()),
-        pa.array([value] * rows, pa.int64()),
-    ]
-    return pa.record_batch(columns, schema=ENVELOPES)
+    return pa.record_batch([buckets, [None] * rows, [name] * rows, [value] * rows], ENVELOPES)
 
 
 def dead_letters(problem: pa.Array) -> Batches:

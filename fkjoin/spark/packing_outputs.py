@@ -19,7 +19,7 @@ from fkjoin.codec.messages import JOINED, NO_TIMESTAMP, table
 from fkjoin.codec.pairs import Pairs
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.errors import FkJoinError, set_aside
-from fkjoin.spark.packing import Batches, counter, packed_changes, versions_of
+from fkjoin.spark.packing import Batches, PacksTable, counter, packed_changes, versions_of
 from fkjoin.stages import counters
 from fkjoin.stages.start_over import StartOver
 
@@ -45,11 +45,8 @@ class Gather:
         begins = _begins(batch)
         makers, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
         problems = _problems(batch, makers)
-        present = (
-            valid(batch.column("place"))
-            & valid(batch.column("row"))
-            & ~np.isin(makers, list(problems))
-        )
+        present = valid(batch.column("place")) & valid(batch.column("row"))
+        present &= ~np.isin(makers, list(problems))
         keys = KeyCodec(self.key).encode(batch.column("output").flatten(), batch.num_rows)
         keyed = np.flatnonzero(present & valid(keys))
         rows = RowCodec(self.row).encode(batch.column("row").flatten(), batch.num_rows)
@@ -58,13 +55,9 @@ class Gather:
             problems.setdefault(
                 number, f"{self.operator}: two of its rows have the key {key}{_NUMBERED}"
             )
+        reasons = [problems.get(number) for number in range(len(first))]
         dropped = int((present & ~valid(keys)).sum())
-        return Gathered(
-            first,
-            pairs.encode(outputs, len(first)),
-            [problems.get(number) for number in range(len(first))],
-            dropped,
-        )
+        return Gathered(first, pairs.encode(outputs, len(first)), reasons, dropped)
 
     def _twice(self, outputs: Pairs) -> Iterator[tuple[int, str]]:
         """Find keys that two outputs of one row have: the row's number, and the key's text."""
@@ -72,13 +65,9 @@ class Gather:
         if len(names) == len(outputs):
             return
         again = np.setdiff1d(np.arange(len(outputs)), np.unique(code, return_index=True)[1])
-        columns = [
-            column.to_pylist()
-            for column in KeyCodec(self.key).decode(outputs.first.take(pa.array(again)))
-        ]
-        yield from zip(
-            outputs.row[again].tolist(), map(key_text, zip(*columns, strict=True)), strict=True
-        )
+        columns = KeyCodec(self.key).decode(outputs.first.take(pa.array(again)))
+        keys = zip(*(column.to_pylist() for column in columns), strict=True)
+        yield from zip(outputs.row[again].tolist(), map(key_text, keys), strict=True)
 
 
 @dataclass(frozen=True)
@@ -95,7 +84,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class PackOutputs:
+class PackOutputs(PacksTable):
     """Outputs, each with the row that makes it → envelopes of ``JOINED`` by key.
 
     Their columns are ``key, deleted, version, source, ts, problem, place, output, row``.
@@ -205,11 +194,5 @@ def _begins(batch: pa.RecordBatch) -> Bools:
 
 def _messages(batch: pa.RecordBatch, key: Bytes) -> pa.Table:
     gone = bools(pc.fill_null(batch.column("deleted"), False))
-    return table(
-        JOINED,
-        key,
-        versions_of(batch),
-        batch.column("row"),
-        gone,
-        pc.fill_null(batch.column("ts"), NO_TIMESTAMP),
-    )
+    ts = pc.fill_null(batch.column("ts"), NO_TIMESTAMP)
+    return table(JOINED, key, versions_of(batch), batch.column("row"), gone, ts)

@@ -64,22 +64,16 @@ class ChangesOf:
 
     def __call__(self, batches: Batches) -> Batches:
         schema = self.schema
-        names = [field.name for field in self._row()]
         for batch in self.unpack(batches):
-            key, row = batch.column("key"), batch.column("row")
-            fields = dict(zip((field.name for field in row.type), row.flatten(), strict=True))
-            numbers = (batch.column(f"numbers_{name}") for name, _ in self.unpack.versions)
-            time = batch.column("ts").cast(schema.field("_timestamp").type)
-            yield pa.record_batch(
-                [
-                    *key.flatten(),
-                    *(fields[name] for name in names),
-                    batch.column("operation"),
-                    *numbers,
-                    time,
-                ],
-                schema=schema,
-            )
+            columns: dict[str, pa.Array] = {}
+            for struct in (batch.column("row"), batch.column("key")):
+                names = [field.name for field in struct.type]
+                columns |= zip(names, struct.flatten(), strict=True)
+            columns["_operation"] = batch.column("operation")
+            for name, _ in self.unpack.versions:
+                columns[f"_{name}"] = batch.column(f"numbers_{name}")
+            columns["_timestamp"] = batch.column("ts").cast(schema.field("_timestamp").type)
+            yield pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
     def _row(self) -> list[pa.Field]:
         own = set(self.unpack.key.names)
@@ -102,11 +96,10 @@ class WriteFile:
     def __call__(self, batches: Batches) -> Batches:
         writer: pq.ParquetWriter | None = None
         name = f"part-{uuid.uuid4().hex}.parquet"
-        files, folder = (
-            FileSystem.from_uri(self.folder)
-            if self.options is None
-            else opened(self.folder, self.options)
-        )
+        if self.options is None:
+            files, folder = FileSystem.from_uri(self.folder)
+        else:
+            files, folder = opened(self.folder, self.options)
         batches = releasing(batches)
         for batch in batches if self.changes is None else self.changes(batches):
             if writer is None:

@@ -41,13 +41,9 @@ class MessageReader(NamedTuple):
     parse: Callable[[bytes], Any]
     fields: FieldReader
 
-    def together(self, bodies: list[bytes]) -> list[Any]:
+    def read(self, bodies: list[bytes]) -> list[Any]:
         """Read messages as mappings; one that is broken raises an error."""
         return self.fields.read([*map(self.parse, bodies)])
-
-    def alone(self, body: bytes) -> Any:
-        """Read one message."""
-        return self.together([body])[0]
 
 
 def message_index(data: bytes, start: int) -> tuple[Index, int]:
@@ -58,14 +54,12 @@ def message_index(data: bytes, start: int) -> tuple[Index, int]:
     count, end = _number(data, start)
     if not count:
         return _FIRST, end
-    if count > _DEEPEST:
+    if not 0 < count <= _DEEPEST:
         raise ValueError(f"{count} is not the length of a message's index")
     index = []
     for _ in range(count):
         number, end = _number(data, end)
         index.append(number)
-    if not index:  # a count below zero
-        raise ValueError(f"{count} is not the length of a message's index")
     return tuple(index), end
 
 
@@ -189,10 +183,9 @@ def _known(name: str) -> Any:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     if name in _OF_CONFLUENT:
-        module, message = _OF_CONFLUENT[name]
-        descriptor = getattr(
-            import_module(f"confluent_kafka.schema_registry.confluent.{module}"), message
-        ).DESCRIPTOR.file
+        path, message = _OF_CONFLUENT[name]
+        module = import_module(f"confluent_kafka.schema_registry.confluent.{path}")
+        descriptor = getattr(module, message).DESCRIPTOR.file
     elif (parts := _KNOWN.fullmatch(name)) is not None:
         require_types()
         try:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from fkjoin.codec import json_values
 from fkjoin.codec.json_read import Reading
 from fkjoin.codec.json_values import MisfitError, Number
-from fkjoin.codec.units import ITEM, NANOS, UNSURE, Notation, Unit, is_special
+from fkjoin.codec.units import ITEM, NANOS, UNSURE, Unit, is_special
 
 _TIMES = datetime.datetime, datetime.date, datetime.time
 _MISFITS = ValueError, TypeError, ArithmeticError, RecursionError, pa.ArrowException
@@ -57,19 +57,12 @@ class Fraction(float):
         return number
 
 
-class Built(NamedTuple):
-    """Rows, and what is wrong with some of them, by their places."""
-
-    rows: pa.StructArray
-    problems: dict[int, str]
-
-
 def build(
     values: Sequence[Mapping[str, Any]], kind: pa.StructType, how: Reading, silent: str = ""
-) -> Built:
+) -> tuple[pa.StructArray, dict[int, str]]:
     """Make rows of mappings, whose members that the type lacks are left out.
 
-    What does not fit is null, and has a problem.
+    What does not fit is null, and has a problem: they come beside the rows, by their places.
 
     ``silent``: a member whose name is not in the paths of problems.
     """
@@ -77,13 +70,11 @@ def build(
     columns = []
     for field in kind:
         name = "" if field.name == silent else field.name
-        parts = _apart(
-            _members(values, field.name), field.type, _below(how, field.name), name, problems
-        )
-        columns.append(parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
+        members, below = _members(values, field.name), _below(how, field.name)
+        columns.append(_apart(members, field.type, below, name, problems))
     if not columns:
-        return Built(pa.array([{}] * len(values), kind), problems)
-    return Built(pa.StructArray.from_arrays(columns, fields=list(kind)), problems)
+        return pa.array([{}] * len(values), kind), problems
+    return pa.StructArray.from_arrays(columns, fields=list(kind)), problems
 
 
 def _apart(
@@ -94,21 +85,20 @@ def _apart(
     problems: dict[int, str],
     *,
     first: int = 0,
-) -> list[pa.Array]:
+) -> pa.Array:
     """Make a column, in halves where a value does not fit; ``first``: the first value's place."""
     try:
-        return [_column(values, kind, how, name)]
+        return _column(values, kind, how, name)
     except _MISFITS as error:
         if len(values) == 1:
             words = str(error) or f"{values[0]!r:.100} in a column of another type"
             problems.setdefault(first, words if words.startswith(name) else f"{name}: {words}")
-            return [pa.nulls(1, kind)]
+            return pa.nulls(1, kind)
     half = len(values) // 2
     parts = (values[:half], first), (values[half:], first + half)
-    columns: list[pa.Array] = []
-    for some, start in parts:
-        columns += _apart(some, kind, how, name, problems, first=start)
-    return columns
+    return pa.concat_arrays(
+        [_apart(some, kind, how, name, problems, first=start) for some, start in parts]
+    )
 
 
 def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa.Array:
@@ -121,15 +111,11 @@ def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa
             values = [_text(value, name) for value in values]
         return pa.array(values, kind)
     if pa.types.is_struct(kind) and kinds == {dict}:
-        parts = [
-            _column(
-                _members(values, field.name),
-                field.type,
-                _below(how, field.name),
-                f"{name}.{field.name}".lstrip("."),
-            )
-            for field in kind
-        ]
+        parts = []
+        for field in kind:
+            members, below = _members(values, field.name), _below(how, field.name)
+            path = f"{name}.{field.name}".lstrip(".")
+            parts.append(_column(members, field.type, below, path))
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=_nulls(values))
     if pa.types.is_list(kind) and kinds == {list}:
         items = [*chain.from_iterable(filter(None, values))]
@@ -148,39 +134,30 @@ def _column(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa
             return pa.array(values, kind)
     if pa.types.is_floating(kind) and kinds <= {float, Fraction, int}:
         return _floats(values, kind, name)
-    if (
-        pa.types.is_timestamp(kind)
-        and kinds == {datetime.datetime}
-        and (kind.tz is not None or not _is_instant(how.units))
-    ):
+    unit = _unit(how)
+    is_clock = pa.types.is_timestamp(kind) and kinds == {datetime.datetime}
+    if is_clock and (kind.tz is not None or unit is None or unit.quantity != "instant"):
         _require_zone(values, kind, name)
         return pa.array(values, kind)
-    return _special(values, kind, how, name)
+    return _special(values, kinds, kind, how, name)
 
 
-def _special(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> pa.Array:
+def _special(
+    values: list[Any], kinds: set[type], kind: pa.DataType, how: Reading, name: str
+) -> pa.Array:
     """Make a column whose values need their unit, or another word."""
-    kinds = set(map(type, values)) - {type(None)}
-    unit = how.units if isinstance(how.units, Unit) else None
-    if (
-        pa.types.is_decimal(kind)
-        and kinds == {bytes}
-        and unit is not None
-        and unit.name == "unscaled"
-    ):
+    unit = _unit(how)
+    is_decimal, is_binary = pa.types.is_decimal(kind), pa.types.is_binary(kind)
+    if is_decimal and kinds == {bytes} and unit is not None and unit.name == "unscaled":
         return _decimals(values, kind, unit.scale or 0)
-    if pa.types.is_decimal(kind) and kinds <= {Decimal, dict, int, Fraction}:
+    if is_decimal and kinds <= {Decimal, dict, int, Fraction}:
         return _decimals(values, kind)
-    if pa.types.is_binary(kind) and kinds == {dict} and unit is not None and unit.name == "wkb":
+    if is_binary and kinds == {dict} and unit is not None and unit.name == "wkb":
         return _column(_members(values, "wkb"), kind, Reading(), name)
-    if (
-        is_special(kind)
-        and kinds == {int}
-        and not (pa.types.is_decimal(kind) or pa.types.is_binary(kind))
-    ):
+    if is_special(kind) and kinds == {int} and not (is_decimal or is_binary):
         return _read(pa.array(values, pa.int64()), kind, how, name)
     if is_special(kind) and kinds == {str}:
-        unit = UNSURE if unit is None and pa.types.is_binary(kind) else unit
+        unit = UNSURE if unit is None and is_binary else unit
         return _read(pa.array(values, pa.string()), kind, Reading(unit, how.zone), name)
     first = next(value for value in values if value is not None)
     raise ValueError(
@@ -191,7 +168,7 @@ def _special(values: list[Any], kind: pa.DataType, how: Reading, name: str) -> p
 def _read(values: pa.Array, kind: pa.DataType, how: Reading, name: str) -> pa.Array:
     """Read whole numbers, or texts, as of JSON."""
     numbers = pa.types.is_integer(values.type)
-    unit = how.units if isinstance(how.units, Unit) else None
+    unit = _unit(how)
     if not numbers or (unit is not None and unit.name in NANOS):
         column = json_values.column(values, kind, unit, how.zone)
         if column is not None:
@@ -301,8 +278,8 @@ def _named(name: str, value: Any) -> Any:
     )
 
 
-def _is_instant(units: Notation) -> bool:
-    return isinstance(units, Unit) and units.quantity == "instant"
+def _unit(how: Reading) -> Unit | None:
+    return how.units if isinstance(how.units, Unit) else None
 
 
 def _below(how: Reading, name: str) -> Reading:

@@ -25,9 +25,9 @@ from fkjoin.spark.event_rows import EventRows
 from fkjoin.spark.json_lines import field_at
 from fkjoin.spark.protobuf_schemas import Index, file_of, message_index, messages
 from fkjoin.spark.python_columns import build
-from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry
+from fkjoin.spark.schema_registry import SchemaProblemError, SchemaRegistry, for_rows
 from fkjoin.spark.topic_records import ValuesRead, put_back
-from fkjoin.spark.unavailable import Placeholder, may_lack
+from fkjoin.spark.unavailable import Placeholder
 
 Kind = Literal["avro", "json", "protobuf"]
 
@@ -44,6 +44,8 @@ _SHALLOW = 1000
 _ADDRESS = re.compile(r" from <_io\.BytesIO object at 0x[0-9a-f]+>")
 """Words of fastavro's that are others at each attempt."""
 
+_Read = Callable[[list[bytes]], list[Any]]
+"""A function that decodes records; one that is broken raises an error."""
 _Change = Callable[[int, dict[str, Any]], None]
 """A function that changes what a record is, before its columns are made.
 
@@ -125,10 +127,11 @@ class RegistryRecords:
                     yield from self._messages(number, places, texts, kind)
                 elif self.kind == "json":
                     self.registry.schema(number, "JSON")  # the client has it then
-                    yield _Records.decoded(places, texts, self.registry.from_json)
+                    yield _Records.decoded(places, texts, _each(self.registry.from_json))
                 else:
-                    schema = self.registry.avro(number, kind)
-                    yield _Records.decoded(places, texts, _avro(schema), schema.units)
+                    schema = for_rows(self.registry, number, kind)
+                    read = _each(_avro(schema))
+                    yield _Records.decoded(places, texts, read, schema.units)
             except SchemaProblemError as error:
                 yield _Records.none(places, str(error))
 
@@ -157,7 +160,7 @@ class RegistryRecords:
             except SchemaProblemError as error:
                 yield _Records.none(rows, str(error))
                 continue
-            yield _Records.decoded(rows, bodies, reader.alone, reader.fields.units, reader.together)
+            yield _Records.decoded(rows, bodies, reader.read, reader.fields.units)
 
 
 class _Records(NamedTuple):
@@ -177,24 +180,18 @@ class _Records(NamedTuple):
 
     @classmethod
     def decoded(
-        cls,
-        places: Ints,
-        texts: list[bytes],
-        decode: Callable[[bytes], Any],
-        units: Notation = None,
-        together: Callable[[list[bytes]], list[Any]] | None = None,
+        cls, places: Ints, texts: list[bytes], read: _Read, units: Notation = None
     ) -> _Records:
-        """Decode records, each by itself, or ``together`` as each alone.
+        """Decode records, together as each alone.
 
         One that cannot be decoded has a problem.
         """
         try:
-            values = together(texts) if together else [decode(text) for text in texts]
-            problems = dict[int, str]()
+            values, problems = read(texts), dict[int, str]()
         except FkJoinError:  # of the registry
             raise
         except Exception:
-            values, problems = _one_by_one(texts, decode)
+            values, problems = _one_by_one(texts, read)
         if {dict} != set(map(type, values)):
             for index, value in enumerate(values):
                 if value is not None and not isinstance(value, dict):
@@ -203,14 +200,12 @@ class _Records(NamedTuple):
         return cls(places, [value or {} for value in values], problems, units)
 
 
-def _one_by_one(
-    texts: list[bytes], decode: Callable[[bytes], Any]
-) -> tuple[list[Any], dict[int, str]]:
+def _one_by_one(texts: list[bytes], read: _Read) -> tuple[list[Any], dict[int, str]]:
     values, problems = [], dict[int, str]()
     for index, text in enumerate(texts):
         value = None
         try:
-            value = decode(text)
+            (value,) = read([text])
         except FkJoinError:
             raise
         except Exception as error:
@@ -219,17 +214,20 @@ def _one_by_one(
     return values, problems
 
 
+def _each(decode: Callable[[bytes], Any]) -> _Read:
+    """Decode records one after the other."""
+    # No map: a StopIteration in a decoder would end it, and leave the rest of the records out.
+    return lambda texts: [decode(text) for text in texts]
+
+
 def _avro(how: Rewritten) -> Callable[[bytes], Any]:
     from fastavro import _read_py, schemaless_reader
 
     def decode(text: bytes) -> Any:
         # Records in records by the thousand end the process in fastavro's C, and are a
         # RecursionError in its Python.
-        read = (
-            _read_py.schemaless_reader
-            if how.endless and len(text) > _SHALLOW
-            else schemaless_reader
-        )
+        deep = how.endless and len(text) > _SHALLOW
+        read = _read_py.schemaless_reader if deep else schemaless_reader
         return read(io.BytesIO(text[_HEADER:]), how.schema, None)
 
     return decode
@@ -261,17 +259,13 @@ class ReadAvroEvents:
         fields = self.rows.fields
         lacking = Placeholder(self.rows.placeholder)
         missing = dict[int, list[str]]()
-        suspects = (
-            set(lacking.in_avro(data).tolist()) if any(map(may_lack, fields.types)) else set()
-        )
+        suspects = set(lacking.in_avro(data, fields).tolist())
 
         def complete(row: int, event: dict[str, Any]) -> None:
             if row in suspects and (names := lacking.complete(event, fields.names)):
                 missing[row] = names
 
-        envelope = pa.struct(
-            [pa.field("op", pa.string()), pa.field("after", pa.struct(list(fields)))]
-        )
+        envelope = pa.struct([("op", pa.string()), ("after", pa.struct(list(fields)))])
         records = self.records.read(data, envelope, complete if suspects else None, "after")
         op, after = (field_at(records.rows, (name,)) for name in ("op", "after"))
-        return self.rows.applied(~records.deleted, op, after, records.problem, missing)
+        return self.rows.applied(records, op, after, missing)

@@ -76,11 +76,9 @@ def repeated(
             raise
         why = f"{target}: {text_of(error)}"
         tries = attempts.statistics["attempt_number"]
-        tried = (
-            "tried once"
-            if tries == 1
-            else f"tried {tries} times in {time.monotonic() - started:.0f} s"
-        )
+        tried = "tried once"
+        if tries > 1:
+            tried = f"tried {tries} times in {time.monotonic() - started:.0f} s"
     # Outside the except block: an error of a library may have secrets in it, so it is not chained.
     if is_amid():
         longer = "; or let it try for longer, with a greater retry_s" if seconds else ""

@@ -41,9 +41,8 @@ def as_type(value: Any, kind: DataType) -> Any:
         pa.array([convert(value)], arrow)
     except Exception as error:
         if isinstance(kind, StructType) and isinstance(value, tuple) and len(value) == len(kind):
-            return tuple(
-                as_type(part, field.dataType) for part, field in zip(value, kind, strict=True)
-            )
+            kinds = (field.dataType for field in kind)
+            return tuple(map(as_type, value, kinds))
         if isinstance(value, Decimal | str):
             with suppress(pa.ArrowException, NotImplementedError):
                 return pa.scalar(value).cast(arrow).as_py()

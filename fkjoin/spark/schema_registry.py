@@ -92,16 +92,17 @@ class SchemaRegistry:
         except Exception as error:
             if getattr(error, "error_code", None) in _NOT_THERE:
                 raise SchemaProblemError(str(error)) from error
+            hint = (
+                "Check the address and the settings of Registry, such as basic.auth.user.info, "
+                "and start the query again"
+            )
             if form is not None:
-                raise FkJoinError(
-                    f"{self.place} refuses: {_text_of(error)}. The batch is not lost. The registry "
-                    f"may not provide descriptors (format={form}): read the topic through a "
-                    "registry that does, such as Confluent's"
-                ) from error
+                hint = (
+                    f"The registry may not provide descriptors (format={form}): read the topic "
+                    "through a registry that does, such as Confluent's"
+                )
             raise FkJoinError(
-                f"{self.place} refuses: {_text_of(error)}. The batch is not lost. Check the "
-                "address and the settings of Registry, such as basic.auth.user.info, and start the "
-                "query again"
+                f"{self.place} refuses: {_text_of(error)}. The batch is not lost. {hint}"
             ) from error
 
     def schema(self, number: int, kind: str) -> Any:
@@ -113,10 +114,8 @@ class SchemaRegistry:
 
     def referred(self, reference: Any, form: str | None = None) -> Any:
         """Return the schema that a reference names."""
-        return self.asked(
-            lambda: self.client(form).get_version(reference.subject, reference.version, True, form),
-            form,
-        ).schema
+        version = reference.subject, reference.version, True, form
+        return self.asked(lambda: self.client(form).get_version(*version), form).schema
 
     def serialized(self, number: int) -> Any:
         """Return the Protobuf schema of an id, as its file's descriptor in base64."""
@@ -125,10 +124,6 @@ class SchemaRegistry:
         return self.asked(
             lambda: self.client(SERIALIZED).get_schema(number, fmt=SERIALIZED), SERIALIZED
         )
-
-    def avro(self, number: int, kind: pa.StructType) -> Rewritten:
-        """Return the Avro schema of an id as fastavro takes it, for rows of the type."""
-        return _for_rows(self, number, kind)
 
     def from_json(self, data: bytes) -> Any:
         """Return what JSON behind a header is, checked by the schema that the header names."""
@@ -166,11 +161,9 @@ def _passes(error: BaseException) -> bool:
 
 def _text_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return (
-        f"{type(error).__name__}: {_USER.sub('//', lines[0])[:300]}"
-        if lines
-        else type(error).__name__
-    )
+    if not lines:
+        return type(error).__name__
+    return f"{type(error).__name__}: {_USER.sub('//', lines[0])[:300]}"
 
 
 @lru_cache
@@ -197,14 +190,15 @@ def _avro_schema(registry: SchemaRegistry, number: int) -> Any:
 
 
 @lru_cache(1000)
-def _for_rows(registry: SchemaRegistry, number: int, kind: pa.StructType) -> Rewritten:
+def for_rows(registry: SchemaRegistry, number: int, kind: pa.StructType) -> Rewritten:
+    """Return the Avro schema of an id as fastavro takes it, for rows of the type."""
     from fastavro import parse_schema
 
     schema = _avro_schema(registry, number)
     result = rewritten(schema, kind)
-    return (
-        result if result.schema is schema else Rewritten(parse_schema(result.schema), result.units)
-    )
+    if result.schema is schema:
+        return result
+    return Rewritten(parse_schema(result.schema), result.units)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, cast
 
@@ -52,18 +52,14 @@ def require_plain_keys(argument: str, key: StructType) -> None:
     Two of them may be one to Spark, and keys are compared as bytes.
     """
     for field in key:
-        kinds = (
-            kind
-            for _, kind in parts(StructType([field]))
-            if isinstance(kind, StringType) and kind != StringType()
-        )
-        if (kind := next(kinds, None)) is not None:
-            cast = f"cast({quoted_if_needed(field.name)} as string)"
-            raise TopologyError(
-                f"{argument}: {field.name} is {kind.simpleString()}, and keys are compared byte by "
-                f"byte: make it {cast}, or lower({cast}) if case must not matter, before the table "
-                "is built"
-            )
+        for _, kind in parts(StructType([field])):
+            if isinstance(kind, StringType) and kind != StringType():
+                cast = f"cast({quoted_if_needed(field.name)} as string)"
+                raise TopologyError(
+                    f"{argument}: {field.name} is {kind.simpleString()}, and keys are compared "
+                    f"byte by byte: make it {cast}, or lower({cast}) if case must not matter, "
+                    "before the table is built"
+                )
 
 
 def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
@@ -71,8 +67,8 @@ def arrow_schema(argument: str, schema: DataType) -> pa.Schema:
 
     ``TopologyError`` if a type has no byte form, or two fields in a column have one name to Spark.
     """
-    for path, names in _nested(schema):
-        if (pair := twice(names)) is not None:
+    for path, kind in parts(cast(StructType, schema)):
+        if isinstance(kind, StructType) and (pair := twice(kind.names)) is not None:
             raise TopologyError(
                 f"{argument}: {path} has the fields {pair[0]!r} and {pair[1]!r}, which Spark does "
                 "not distinguish"
@@ -157,28 +153,13 @@ def type_of(frame: DataFrame, column: Column) -> DataType:
 def nullable(kind: DataType) -> DataType:
     """The type, with nulls wherever there can be some."""
     if isinstance(kind, StructType):
-        return StructType(
-            [StructField(field.name, nullable(field.dataType), True) for field in kind]
-        )
+        fields = [StructField(field.name, nullable(field.dataType), True) for field in kind]
+        return StructType(fields)
     if isinstance(kind, ArrayType):
         return ArrayType(nullable(kind.elementType), True)
     if isinstance(kind, MapType):
         return MapType(nullable(kind.keyType), nullable(kind.valueType), True)
     return kind
-
-
-def _nested(kind: DataType, above: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield the place of each struct in the type, and the names of its fields."""
-    if isinstance(kind, StructType):
-        if above:
-            yield above, kind.names
-        for field in kind:
-            yield from _nested(field.dataType, f"{above}.{field.name}".lstrip("."))
-    elif isinstance(kind, ArrayType):
-        yield from _nested(kind.elementType, above)
-    elif isinstance(kind, MapType):
-        yield from _nested(kind.keyType, above)
-        yield from _nested(kind.valueType, above)
 
 
 def struct_type(schema: str | StructType, where: str) -> StructType:

@@ -50,9 +50,8 @@ class Stepped:
         the row out.  ``foreign_key``: its columns; ``contributing``: the groups of rows, a column
         more for ``pack``, and the values that come in the place of rows.
         """
-        return self.reading.packing(
-            _PackStepped(self.steps, foreign_key, contributing, pack, failing)
-        )
+        stepped = _PackStepped(self.steps, foreign_key, contributing, pack, failing)
+        return self.reading.packing(stepped)
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,8 @@ class _PackStepped:
             )
             if self.failing is not None:
                 row, error = min(thrown.items())
-                raise FkJoinError(
-                    thrown_text(self.failing, batch.column("key")[row].as_py(), error)
-                ) from error
+                key = batch.column("key")[row].as_py()
+                raise FkJoinError(thrown_text(self.failing, key, error)) from error
             stepped = self._stepped(batch.filter(without(batch.num_rows, thrown)))
             yield stepped
             problem = pa.array([str(thrown[row]) for row in sorted(thrown)])

@@ -19,10 +19,10 @@ from fkjoin.codec.json_read import PLAIN, Reading, read_objects
 from fkjoin.errors import FormatError, set_aside
 from fkjoin.spark.json_lines import NOT_TEXT, as_text, field_at, not_an_object, struct_of
 from fkjoin.spark.names import POSITION
-from fkjoin.spark.packing import Batches, Pack
+from fkjoin.spark.packing import Batches, Pack, PackRead
 
 TAKEN = ("partition", "offset", "timestamp", "key", "value")
-"""The columns of Spark's Kafka source that ``PackRecords`` takes."""
+"""The columns of Spark's Kafka source that ``TopicRecords`` takes."""
 _NULLS = b'{"":null}'
 """An object in the place of a null: any type has a row for it.
 
@@ -64,11 +64,8 @@ class ReadBytes:
 
     def __call__(self, data: pa.BinaryArray) -> ValuesRead:
         column, good = as_text(data) if self.text else (data, np.ones(len(data), bool))
-        return ValuesRead(
-            pa.StructArray.from_arrays([column], fields=list(self.schema)),
-            ~valid(data),
-            where(~good, NOT_TEXT),
-        )
+        rows = pa.StructArray.from_arrays([column], fields=list(self.schema))
+        return ValuesRead(rows, ~valid(data), where(~good, NOT_TEXT))
 
 
 @dataclass(frozen=True)
@@ -112,21 +109,18 @@ class TopicRecords:
     positions: bool = False
     """Give rows a column ``POSITION``."""
 
-    def packing(self, pack: Pack) -> PackRecords:
+    def packing(self, pack: Pack) -> PackRead:
         """Make the function that turns them into envelopes."""
-        return PackRecords(self, pack)
+        return PackRead(self, pack)
 
     def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns ``TAKEN`` as what ``PackChanges`` takes."""
-        key, value, problem = self._read(batch)
+        key, value, problem = self.read(batch)
         if self.fail and problem.null_count < len(problem):
             self._raise(batch, problem)
         time = batch.column("timestamp").cast(pa.int64())
-        position = (
-            milliseconds(time),
-            batch.column("partition").cast(pa.int64()),
-            batch.column("offset"),
-        )
+        partition = batch.column("partition").cast(pa.int64())
+        position = milliseconds(time), partition, batch.column("offset")
         return pa.record_batch(
             {
                 "key": key.rows,
@@ -139,11 +133,8 @@ class TopicRecords:
             }
         )
 
-    def problems(self, batch: pa.RecordBatch) -> pa.StringArray:
-        """The reason why each record cannot be used; null where it can."""
-        return self._read(batch)[2]
-
-    def _read(self, batch: pa.RecordBatch) -> tuple[ValuesRead, ValuesRead, pa.StringArray]:
+    def read(self, batch: pa.RecordBatch) -> tuple[ValuesRead, ValuesRead, pa.StringArray]:
+        """Keys, values, and the reason why each record cannot be used; null where it can."""
         # Spark can be told to make large binaries.
         key, value = (
             read(batch.column(name).cast(pa.binary()))
@@ -182,17 +173,6 @@ def milliseconds(micros: pa.Array) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class PackRecords:
-    """Records, as columns ``TAKEN`` → envelopes of ``CHANGE`` by key."""
-
-    records: TopicRecords
-    pack: Pack
-
-    def __call__(self, batches: Batches) -> Batches:
-        return self.pack(self.records.changes(batch) for batch in batches)
-
-
-@dataclass(frozen=True)
 class DeadRecords:
     """Records with whatever columns → those that cannot be used, and a column ``problem`` more."""
 
@@ -200,7 +180,7 @@ class DeadRecords:
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
-            problem = self.records.problems(batch)
+            _, _, problem = self.records.read(batch)
             yield batch.append_column("problem", problem).filter(pc.is_valid(problem))
 
 
@@ -245,8 +225,4 @@ def where(chosen: Bools, *parts: Any) -> pa.StringArray:
 
 
 def _behind(words: str, problem: pa.StringArray) -> pa.StringArray:
-    return (
-        pc.binary_join_element_wise(words, problem, "")
-        if problem.null_count < len(problem)
-        else problem
-    )
+    return pc.binary_join_element_wise(words, problem, "")

@@ -18,7 +18,7 @@ from fkjoin.codec.messages import Operation, column
 from fkjoin.codec.rows import Path
 from fkjoin.spark.packing import Batches
 from fkjoin.spark.unpacking import UnpackResults, unpacked
-from fkjoin.spark.worker import releasing, settle
+from fkjoin.spark.worker import releasing
 
 POSITIONS = "__fkjoin_positions"
 """A column of texts that say where rows came from."""
@@ -93,7 +93,6 @@ class MakeRecords:
         return pa.schema([("key", pa.binary()), ("value", pa.binary()), *more])
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         return releasing(self._records(batches))
 
     def _records(self, batches: Batches) -> Batches:

@@ -39,13 +39,13 @@ class Placeholder:
 
     text: str = PLACEHOLDER
 
-    def in_json(self, data: pa.BinaryArray) -> Ints:
-        """The places of JSON texts that may have it."""
-        return _places(data, _json_forms(self.text))
+    def in_json(self, data: pa.BinaryArray, row: pa.Schema) -> Ints:
+        """The places of JSON texts that may have it, in one of the row's columns."""
+        return _places(data, row, _json_forms(self.text))
 
-    def in_avro(self, data: pa.BinaryArray) -> Ints:
-        """The places of Avro records that may have it."""
-        return _places(data, _avro_forms(self.text))
+    def in_avro(self, data: pa.BinaryArray, row: pa.Schema) -> Ints:
+        """The places of Avro records that may have it, in one of the row's columns."""
+        return _places(data, row, _avro_forms(self.text))
 
     def complete(self, body: Mapping[str, Any], names: Sequence[str]) -> list[str]:
         """Put values of ``before`` into ``after``; the columns for which there are none."""
@@ -79,12 +79,14 @@ class Placeholder:
         return False
 
 
-def may_lack(kind: pa.DataType) -> bool:
+def _may_lack(kind: pa.DataType) -> bool:
     """Tell whether PostgreSQL may keep a value of the type out of the row."""
     return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
-def _places(data: pa.BinaryArray, forms: Iterable[bytes]) -> Ints:
+def _places(data: pa.BinaryArray, row: pa.Schema, forms: Iterable[bytes]) -> Ints:
+    if not any(map(_may_lack, row.types)):
+        return np.zeros(0, np.int64)
     octets, bounds = buffers(as_bytes(data))
     whole = octets[bounds[0] : bounds[-1]].tobytes()
     masks = [certain(pc.match_substring(data, form)) for form in forms if form in whole]
@@ -124,11 +126,9 @@ def _texts(placeholder: str) -> tuple[str, ...]:
     uuid = UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3)
     texts = [placeholder, str(uuid)]
     for octets in (raw, *map(bytes.fromhex, _SHAPES)):
-        texts += [
-            base64.b64encode(octets).decode(),
-            base64.urlsafe_b64encode(octets).decode(),
-            octets.hex(),
-        ]
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            texts.append(encode(octets).decode())
+        texts.append(octets.hex())
     return tuple(texts)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,36 +53,33 @@ class UnpackAnswers:
         )
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         for batch in batches:
-            yield self._counters(batch)
+            counted = batch.filter(pc.is_valid(batch.column("counter")))
+            columns = {name: counted.column(name) for name in ("counter", "count")}
+            yield self._rows(columns, counted.num_rows)
             for answers in unpacked([batch]):
-                rows = len(answers)
                 matches = matched(answers, self.how)
                 left, right = column(answers, "left"), column(answers, "right")
                 key = column(answers, "key")
-                yield pa.record_batch(
-                    [
-                        *([] if self.named is None else [_key(self.named, key)]),
-                        key.cast(pa.binary()),
-                        column(answers, "version").cast(pa.binary()),
-                        column(answers, "ts"),
-                        pa.array(~valid(left) & ~matches),
-                        pa.array(matches),
-                        structs(self.left, masked(left, matches)),
-                        structs(self.right, masked(right, matches)),
-                        pa.nulls(rows, pa.string()),
-                        pa.nulls(rows, pa.int64()),
-                    ],
-                    schema=self.schema,
-                )
+                columns = {
+                    "key": key.cast(pa.binary()),
+                    "version": column(answers, "version").cast(pa.binary()),
+                    "ts": column(answers, "ts"),
+                    "gone": pa.array(~valid(left) & ~matches),
+                    "matched": pa.array(matches),
+                    "left": structs(self.left, masked(left, matches)),
+                    "right": structs(self.right, masked(right, matches)),
+                }
+                if self.named is not None:
+                    columns["named"] = _key(self.named, key)
+                yield self._rows(columns, len(answers))
 
-    def _counters(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        counted = batch.filter(pc.is_valid(batch.column("counter")))
-        columns = [pa.nulls(counted.num_rows, field.type) for field in list(self.schema)[:-2]]
-        return pa.record_batch(
-            [*columns, counted.column("counter"), counted.column("count")], schema=self.schema
-        )
+    def _rows(self, columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
+        """Rows with these columns, and nulls in all others."""
+        for field in self.schema:
+            if field.name not in columns:
+                columns[field.name] = pa.nulls(count, field.type)
+        return pa.record_batch(columns, self.schema)
 
 
 @dataclass(frozen=True)
@@ -103,10 +101,8 @@ class UnpackResults:
 
     @property
     def schema(self) -> pa.Schema:
-        row = [
-            pa.field(name, pa.struct(list(side)))
-            for name, side in zip(("left", "right"), self.rows, strict=False)
-        ]
+        sides = zip(("left", "right"), self.rows, strict=False)
+        row = [(name, pa.struct(list(side))) for name, side in sides]
         return pa.schema(
             [
                 ("key", pa.struct(list(self.key))),
@@ -119,20 +115,21 @@ class UnpackResults:
         )
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         names = pa.array([operation.name.lower() for operation in Operation])
+        ends = [*accumulate((parts for _, parts in self.versions), initial=0)]
+        bounds = [*pairwise(ends)]
         for results in unpacked(batches):
             assert results.schema.equals(RESULT)
             version, ts = column(results, "version"), column(results, "ts")
             if self.without_origins:
-                version, _ = versions.split(version, sum(parts for _, parts in self.versions))
+                version, _ = versions.split(version, ends[-1])
             yield pa.record_batch(
                 [
                     _key(self.key, column(results, "key")),
                     self._row(column(results, "value")),
                     names.take(column(results, "operation")),
                     version.cast(pa.binary()),
-                    *(versions.numbers(version, first, last) for first, last in self._bounds()),
+                    *(versions.numbers(version, first, last) for first, last in bounds),
                     pc.if_else(pc.equal(ts, NO_TIMESTAMP), None, ts),
                 ],
                 schema=self.schema,
@@ -143,9 +140,8 @@ class UnpackResults:
 
         Of columns of one name the key's counts.
         """
-        key = dict(
-            zip(self.key.names, KeyCodec(self.key).decode(column(results, "key")), strict=True)
-        )
+        columns = KeyCodec(self.key).decode(column(results, "key"))
+        key = dict(zip(self.key.names, columns, strict=True))
         decoded: dict[Path, pa.Array] = {
             path: _at(key[path[0]], path[1:]) for path in paths if path[0] in key
         }
@@ -154,35 +150,23 @@ class UnpackResults:
         sides = [value] if len(self.rows) == 1 else split_rows(value)
         for above, schema, side in zip(places, self.rows, sides, strict=True):
             depth = len(above)
-            inner = {
-                path: path[depth:]
-                for path in paths
-                if path not in decoded and path[:depth] == above
-            }
+            rest = [path for path in paths if path not in decoded and path[:depth] == above]
+            inner = {path: path[depth:] for path in rest}
             if () in inner.values():
                 whole = structs(schema, side)
                 decoded |= {path: _at(whole, below) for path, below in inner.items()}
             else:
-                decoded |= zip(
-                    inner, RowCodec(schema).pick(side, list(inner.values())), strict=True
-                )
+                picked = RowCodec(schema).pick(side, list(inner.values()))
+                decoded |= zip(inner, picked, strict=True)
         return [decoded[path] for path in paths]
-
-    def _bounds(self) -> Iterator[tuple[int, int]]:
-        first = 0
-        for _, parts in self.versions:
-            yield first, first + parts
-            first += parts
 
     def _row(self, value: Bytes) -> pa.StructArray:
         if len(self.rows) == 1:
             return structs(self.rows[0], value)
         left, right = split_rows(value)
         sides = [structs(self.rows[0], left), structs(self.rows[1], right)]
-        mask = pa.array(~valid(value))
-        return pa.StructArray.from_arrays(
-            sides, fields=list(self.schema.field("row").type), mask=mask
-        )
+        fields, mask = list(self.schema.field("row").type), pa.array(~valid(value))
+        return pa.StructArray.from_arrays(sides, fields=fields, mask=mask)
 
 
 @dataclass(frozen=True)
@@ -201,7 +185,6 @@ class UnpackEvents:
         return pa.schema([*self.event, *(self.row.field(name) for name in self.added)])
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         for events in unpacked(batches):
             assert events.schema.equals(ENRICHED)
             own = RowCodec(self.event).decode(column(events, "event"))
@@ -211,6 +194,7 @@ class UnpackEvents:
 
 def unpacked(envelopes: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The messages of envelopes; those that carry none are passed over."""
+    settle()
     for batch in envelopes:
         for payload in batch.column("payload").to_pylist():
             if payload:
@@ -241,7 +225,6 @@ class UnpackLate:
         return pa.schema([*keys, ("early", pa.bool_())])
 
     def __call__(self, batches: Batches) -> Batches:
-        settle()
         for late in unpacked(batches):
             parts = [
                 _key(self.row_key, column(late, "row")),

@@ -23,7 +23,8 @@ def settle() -> None:
 
 
 def releasing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches; when there are no more of them, ``give_back``."""
+    """The batches of work that is ``settle``d; when there are no more of them, ``give_back``."""
+    settle()
     done = 0
     for batch in batches:
         done += batch.nbytes

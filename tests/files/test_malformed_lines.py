@@ -55,13 +55,13 @@ def by_spark(made: Table) -> Table:
     """The table with its rows kept, from its frame: a condition that workers do not evaluate is in between."""
     found = made.filter("sqrt(length(id)) >= 0 or id is null").materialize("kept")
     assert found._plan.packed is not None
-    assert "PackLines" not in found._plan.frame._jdf.queryExecution().analyzed().toString()
+    assert "PackRead" not in found._plan.frame._jdf.queryExecution().analyzed().toString()
     return found
 
 
 def by_workers(made: Table) -> Table:
     found = made.materialize("kept")
-    assert "PackLines" in found._plan.frame._jdf.queryExecution().analyzed().toString()
+    assert "PackRead" in found._plan.frame._jdf.queryExecution().analyzed().toString()
     return found
 
 

@@ -52,7 +52,7 @@ def wanted(history: History) -> dict[tuple[str], tuple[Any, ...]]:
 
 def parsed_by_workers(table: Table) -> int:
     """The number of the query's sources that workers read."""
-    return int(table._plan.frame._jdf.queryExecution().analyzed().toString().count("PackLines"))
+    return int(table._plan.frame._jdf.queryExecution().analyzed().toString().count("PackRead"))
 
 
 @pytest.mark.parametrize(("options", "off"), WAYS)

@@ -16,7 +16,7 @@ from fkjoin.codec import messages, versions
 from fkjoin.codec.arrays import concat, constant, fixed
 from fkjoin.codec.messages import ANSWER, CHANGE
 from fkjoin.spark import worker
-from fkjoin.spark.bucket_run import BucketRun
+from fkjoin.spark.bucket_run import BucketRun, received
 from fkjoin.spark.buckets import framed, packed_by_bucket
 from fkjoin.spark.packing import PackChanges, packed_changes
 from fkjoin.spark.parquet import WriteFile
@@ -75,8 +75,8 @@ def test_a_stage_never_holds_more_than_a_batch_twice(
     del made
     before, sent = pool.bytes_allocated(), 0
     spec = replace(spec, state=replace(STATE, index_dir=str(tmp_path)))
-    for frame in BucketRun(spec, 0, Log()).process(iter(frames)):
-        sent += sum(len(payload or b"") for payload in frame["payload"])
+    for _, payload, *_ in BucketRun(spec, 0, Log()).envelopes(*received(frames)):
+        sent += len(payload or b"")
     assert sent > size / 2
     assert pool.max_memory() - before < 2.15 * size
 
@@ -101,7 +101,7 @@ def test_memory_goes_back_after_the_last_of_many_large_batches(released: list[st
 def test_operators_give_memory_back(released: list[str], tmp_path: Path) -> None:
     spec = ResolveSpec(replace(STATE, index_dir=str(tmp_path)), in_order=True)
     for rows, calls in ((10, []), (ROWS, ["released"])):
-        list(BucketRun(spec, 0, Log()).process(iter(of_a_task(answers()[:rows]))))
+        list(BucketRun(spec, 0, Log()).envelopes(*received(of_a_task(answers()[:rows]))))
         assert released == calls
 
 

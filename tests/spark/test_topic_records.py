@@ -15,8 +15,8 @@ from fkjoin.errors import FormatError, TopologyError
 from fkjoin.kafka.formats import Bytes, Debezium, Format, Json, String, reader
 from fkjoin.spark.change_events import ReadEvents, ReadKeys
 from fkjoin.spark.event_rows import EventRows
-from fkjoin.spark.packing import PackChanges
-from fkjoin.spark.topic_records import DeadRecords, PackRecords, ReadBytes, Reader, ReadObjects, TopicRecords
+from fkjoin.spark.packing import PackChanges, PackRead
+from fkjoin.spark.topic_records import DeadRecords, ReadBytes, Reader, ReadObjects, TopicRecords
 
 BINARY = pa.binary()
 ROW = pa.schema([("fk", pa.string()), ("n", pa.int64())])
@@ -79,7 +79,7 @@ def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_th
         (good, None): None,
     }
     batch, problems = records(*cases), [*cases.values()]
-    assert topic().problems(batch).to_pylist() == problems
+    assert topic().read(batch)[2].to_pylist() == problems
     with pytest.raises(FormatError, match=r"record orders-3 offset 71: null key; with on_error="):
         topic(fail=True).changes(batch)
     assert topic(fail=True).changes(batch.slice(4).slice(1)).num_rows == 1
@@ -90,7 +90,7 @@ def test_the_first_problem_of_a_record_is_told_and_a_query_told_to_fail_names_th
 
 def test_records_become_changes_with_their_place_as_version() -> None:
     reading, record = topic(), (b'{"shop": 1, "item": "a"}', b'{"n": 4}')
-    pack = PackRecords(reading, PackChanges(reading.key.schema, None, ROW, 1))
+    pack = PackRead(reading, PackChanges(reading.key.schema, None, ROW, 1))
     frames = pack(iter([records(record, (None, b"{}"))]))
     payloads = [payload for frame in frames for payload in frame.column("payload").to_pylist()]
     (changes,) = (unpack(payload) for payload in payloads if payload)

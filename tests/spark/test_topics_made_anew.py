@@ -16,7 +16,7 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES, masked
 from fkjoin.codec.messages import CHANGE, NUMBERED, SUBSCRIPTION, pack, table, unpack
 from fkjoin.codec.rows import RowCodec
-from fkjoin.spark.bucket_run import InMemoryRun
+from fkjoin.spark.bucket_run import InMemoryRun, received
 from fkjoin.spark.specs import ChildrenSpec, MergeSpec, PairSpec, StageSpec, StateSpec
 from fkjoin.stages.start_over import PASSED, StartOver
 from fkjoin.state import MemoryStore
@@ -52,9 +52,9 @@ class Shown:
             slot = None if self.name == "children" else self.slot
             passed = replace(StartOver(ANEW, ((0, 7),)), slot=slot)
             frame.loc[len(frame)] = [None, f"{PASSED}0:{passed}", 1]
-        run = InMemoryRun(SPECS[self.name], 0, self.store)
-        sent = run.process(iter([frame.assign(bucket=0, batch_ms=1000)]))
-        payloads = [payload for part in sent for payload in part["payload"] if payload]
+        (inbox,) = received([frame.assign(batch_ms=1000)])
+        sent = InMemoryRun(SPECS[self.name], 0, self.store).envelopes(inbox)
+        payloads = [payload for _, payload, *_ in sent if payload]
         results = [row for payload in payloads for row in unpack(payload).to_pylist()]
         assert len({row["key"] for row in results}) == len(results), "a key comes once in a batch"
         for row in results:

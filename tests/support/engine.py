@@ -17,7 +17,7 @@ import pyarrow as pa
 from fkjoin.codec.messages import RESULT, unpack
 from fkjoin.spark.buckets import bucket_ids, packed_by_bucket
 from fkjoin.spark.identity import identity_text
-from fkjoin.spark.operator import StageName, StageProcessor
+from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec, WorkerStage
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.join_rows import How
@@ -77,10 +77,10 @@ class Engine:
         """The time of the batch: all its attempts have the same."""
         self.buckets = specs[0].state.buckets
         self.specs = {spec.stage: spec for spec in specs}
-        self._committed: dict[tuple[StageName, int], Handle] = defaultdict(Handle)
-        self._attempt: dict[tuple[StageName, int], Handle] = {}
+        self._committed: dict[tuple[str, int], Handle] = defaultdict(Handle)
+        self._attempt: dict[tuple[str, int], Handle] = {}
 
-    def attempted(self, given: dict[StageName, Envelopes], **how: Any) -> pa.Table:
+    def attempted(self, given: dict[str, Envelopes], **how: Any) -> pa.Table:
         """Run a batch; its results, none of an attempt that stops before them; see ``passed``."""
         passed = self.passed(given, **how)
         if how.get("stop_after"):
@@ -90,9 +90,9 @@ class Engine:
 
     def passed(
         self,
-        given: dict[StageName, Envelopes],
-        stop_after: StageName | None = None,
-        told: Mapping[StageName, Mapping[str, int]] = MappingProxyType({}),
+        given: dict[str, Envelopes],
+        stop_after: str | None = None,
+        told: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
     ) -> Envelopes:
         """Return what the last stage sends, or the one to ``stop_after``.
 
@@ -125,7 +125,7 @@ class Engine:
                 passed[bucket].append(payload)
         return passed
 
-    def _run(self, stage: StageName, passed: Envelopes, heard: Mapping[str, int]) -> Envelopes:
+    def _run(self, stage: str, passed: Envelopes, heard: Mapping[str, int]) -> Envelopes:
         made: Envelopes = defaultdict(list)
         for bucket, payloads in passed.items():
             committed = self._committed[stage, bucket]

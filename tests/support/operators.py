@@ -23,7 +23,6 @@ from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
 from fkjoin.spark import specs
 from fkjoin.spark.buckets import TICK
-from fkjoin.spark.operator import StageName
 from fkjoin.spark.specs import StageSpec, StateSpec
 from fkjoin.stages.close import Closing
 from fkjoin.stages.regroup import contributions
@@ -35,7 +34,7 @@ from tests.support.engine import Engine
 SUMS = pa.schema([("n", pa.int64())])
 TIME = pa.schema([("time", pa.timestamp("us", "UTC"))])
 
-Rows = Mapping[StageName, Sequence[pa.Table]]
+Rows = Mapping[str, Sequence[pa.Table]]
 """Messages from sources, by the stage to which they come."""
 
 
@@ -63,7 +62,7 @@ class Operator(ABC):
         """The messages of changes."""
         return {}
 
-    def told(self, changes: Sequence[Any]) -> Mapping[StageName, Mapping[str, int]]:
+    def told(self, changes: Sequence[Any]) -> Mapping[str, Mapping[str, int]]:
         """Counters that come to a stage with a batch."""
         return {}
 
@@ -112,7 +111,7 @@ class PacedJoin(Join):
     def specs(self, state: StateSpec, rng: random.Random) -> list[StageSpec]:
         return [*super().specs(state, rng), specs.PaceSpec(state)]
 
-    def told(self, changes: Sequence[Any]) -> Mapping[StageName, Mapping[str, int]]:
+    def told(self, changes: Sequence[Any]) -> Mapping[str, Mapping[str, int]]:
         is_over = sum(change.version for change in changes) % 5 < 2
         return {"pace": {TICK: 1} if is_over else {}}
 
@@ -273,7 +272,7 @@ class Windowed(Operator):
         version = versions.encode(grouping.SOURCE, at)
         return {"regroup": [table(JOINED, keys, version, made, ~there, times)]}
 
-    def told(self, changes: Sequence[Any]) -> Mapping[StageName, Mapping[str, int]]:
+    def told(self, changes: Sequence[Any]) -> Mapping[str, Mapping[str, int]]:
         return {"close": {f"{CAME}0": max(time for _, _, time, _ in changes)}}
 
 

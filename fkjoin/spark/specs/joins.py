@@ -34,20 +34,18 @@ from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec
 from fkjoin.spark.buckets import Payload, bucket_ids, places_of
 from fkjoin.spark.specs import shown
-from fkjoin.spark.specs.shown import (
-    Asked,
-    Described,
-    Shown,
-    StoredColumns,
-    as_json,
-    pages,
-    rows_as_json,
+from fkjoin.spark.specs.shown import Asked, Described, Shown, StoredColumns
+from fkjoin.spark.specs.spec import (
+    PART_BYTES,
+    ByRow,
+    Messages,
+    RowsOrAnswers,
+    StageSpec,
+    StateSpec,
 )
-from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec, StateSpec
-from fkjoin.stages.answer_rows import CarryRows, Joined, usable
+from fkjoin.stages.answer_rows import Joined, usable
 from fkjoin.stages.children import Family, children, stored
 from fkjoin.stages.complete import Complete
-from fkjoin.stages.contribute import Carry
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT
 from fkjoin.stages.gather import gather, result_rows
@@ -74,34 +72,23 @@ _T = TypeVar("_T")
 
 def _foreign_key(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     named = masked(held.body, held.flags & HAS_FOREIGN_KEY > 0)
-    return Shown(
-        keys_as_json(description.key, keys),
-        keys_as_json(description.schemas["foreign_key"], named),
-        timed=False,
-    )
+    foreign = keys_as_json(description.schemas["foreign_key"], named)
+    return Shown(keys_as_json(description.key, keys), foreign, timed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RekeySpec(ByRow, StageSpec):
+class RekeySpec(RowsOrAnswers):
     """rekey: left changes become subscriptions."""
 
     stage = "rekey"
+    row_kinds = (CHANGE,)
     forms: ClassVar = {tags.ROW: ("left", _foreign_key)}
     subscribed_in = ("subscription", "children")
     subscriptions = staticmethod(expected_subscriptions)
     tombstones = CHANGE
-    in_order: bool = False
     fused: bool = True
     """The next stage is in the same query, and can check what it has been told."""
     right_parts: int = 1
-    every: bool = False
-    """Send what is unchanged, too, as for all ``every``."""
-    from_answers: Carry | CarryRows | None = None
-    """Function that turns another join's answers into changes, where those come."""
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (CHANGE,) if self.from_answers is None else (ANSWER,)
 
     @property
     def part_bytes(self) -> int | None:
@@ -109,7 +96,7 @@ class RekeySpec(ByRow, StageSpec):
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from rekey(
-            self._rows(CHANGE, self.from_answers, messages, count),
+            self._rows(messages, count),
             store,
             count,
             right_parts=self.right_parts,
@@ -118,24 +105,22 @@ class RekeySpec(ByRow, StageSpec):
             **self._times(messages),
         )
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
+    def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
         return sums(expected_subscriptions(store), bucket, self.state) if self.fused else iter(())
 
 
 def _right(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     join = description.multi_join
     if join is None:
-        return Shown(
-            foreign_key=keys_as_json(description.key, keys),
-            row=shown.row_of(description, "right", held),
-        )
+        row = shown.row_of(description, "right", held)
+        return Shown(foreign_key=keys_as_json(description.key, keys), row=row)
     bodies = masked(held.body, held.flags & GONE == 0)
-    rows = _by_right(
-        join, keys, lambda right, some: rows_as_json(right.row, take(bodies, some)).to_pylist()
-    )
-    return Shown(foreign_key=shown.texts_of(_named(join, keys)), row=pa.array(rows, pa.string()))
+
+    def texts(right: Right, some: Ints) -> list[Any]:
+        return shown.rows_as_json(right.row, take(bodies, some)).to_pylist()
+
+    rows = pa.array(_by_right(join, keys, texts), pa.string())
+    return Shown(foreign_key=shown.texts_of(_named(join, keys)), row=rows)
 
 
 def _subscriber(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
@@ -144,9 +129,8 @@ def _subscriber(description: Described, keys: Bytes, held: Records, store: Reads
         names = shown.texts_of(_named(description.multi_join, foreign))
         return Shown(keys_as_json(description.multi_join.key, untagged(left)), names)
     key = keys_as_json(description.schemas["key"], left)
-    return Shown(
-        key, keys_as_json(description.key, foreign), shown.row_of(description, "left", held)
-    )
+    row = shown.row_of(description, "left", held)
+    return Shown(key, keys_as_json(description.key, foreign), row)
 
 
 class ByForeignKey(StageSpec):
@@ -162,6 +146,15 @@ class ByForeignKey(StageSpec):
     }
     key = "foreign_key"
     tombstones = CHANGE
+    in_order: bool = True
+    """rekey is in the same query."""
+    rights_in_order: bool | tuple[bool, ...]
+    """An operator of the query makes the right table, and rekey is there, too."""
+
+    @property
+    def highwater_tags(self) -> bytes:
+        rights = tags.RIGHT * (not np.any(self.rights_in_order))
+        return tags.ROW + rights + tags.SUBSCRIBER * (not self.in_order)
 
     @staticmethod
     def subscriptions(store: Store, rights: int) -> Iterator[Bytes]:
@@ -172,10 +165,10 @@ class ByForeignKey(StageSpec):
         own = [payload for payload in payloads if not is_answer(payload)]
         return own, [payload for payload in payloads if is_answer(payload)]
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
-        check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
+    def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
+        if self.in_order:
+            name = f"{self.name}, bucket {bucket}"
+            check_subscriptions(store, messages.take(SUMS), self.state.buckets, name)
         return iter(())
 
     @classmethod
@@ -204,20 +197,10 @@ class SubscriptionSpec(ByForeignKey):
 
     stage = "subscription"
     in_order: bool = False
-    """rekey is in the same query."""
     rights_in_order: bool = False
-    """An operator of the query makes the right table, and rekey is there, too."""
     shared_log: bool = False
     right_parts: int = 1
     every: bool = False
-
-    @property
-    def highwater_tags(self) -> bytes:
-        return (
-            tags.ROW
-            + tags.RIGHT * (not self.rights_in_order)
-            + tags.SUBSCRIBER * (not self.in_order)
-        )
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from subscription(
@@ -233,26 +216,21 @@ class SubscriptionSpec(ByForeignKey):
             **self._times(messages),
         )
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
-        return super().validated(messages, store, bucket, name) if self.in_order else iter(())
-
 
 def _result_or_hash(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     hashes = pc.binary_length(held.body).fill_null(0).to_numpy() <= DIGEST_BYTES
     known = held._replace(flags=np.where(hashes, 0, held.flags))
     # A hash is kept without a timestamp.
-    return shown.result(description, keys, known, store)._replace(
-        timed=known.flags & HAS_RESULT > 0
-    )
+    timed = known.flags & HAS_RESULT > 0
+    return shown.result(description, keys, known, store)._replace(timed=timed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResolveSpec(ByRow, StageSpec):
+class ResolveSpec(RowsOrAnswers):
     """resolve: answers become changes of the joined table."""
 
     stage = "resolve"
+    row_kinds = ANSWER, JOINED
     part_bytes = PART_BYTES
     forms: ClassVar = {tags.ROW: ("result", _result_or_hash)}
     keeps = True
@@ -264,14 +242,6 @@ class ResolveSpec(ByRow, StageSpec):
     """Function that completes rows that lack values."""
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
-    in_order: bool = False
-    every: bool = False
-    from_answers: Joined | None = None
-    """Function that makes the joined rows, where answers alone come."""
-
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (ANSWER, JOINED) if self.from_answers is None else (ANSWER,)
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield resolve(
@@ -288,7 +258,7 @@ class ResolveSpec(ByRow, StageSpec):
 
     def _joined(self, messages: Messages, count: Counters) -> pa.Table:
         if self.from_answers is not None:
-            return self._rows(JOINED, self.from_answers, messages, count)
+            return self._rows(messages, count)
         tables = [join_rows(messages.take(ANSWER), self.how), messages.take(JOINED)]
         # Columns in one piece, where there is one.
         return pa.concat_tables([table for table in tables if len(table)] or tables)
@@ -298,7 +268,7 @@ def _pair(description: Described, keys: Bytes, held: Records, store: Reads) -> S
     slots = zip(("left", "right"), sides_of(held.body).slots, strict=True)
     sides = {side: structs(description.schemas[side], slot.row) for side, slot in slots}
     schema = pa.schema([(side, rows.type) for side, rows in sides.items()])
-    row = as_json(schema, [*sides.values()], held.flags & GONE == 0)
+    row = shown.as_json(schema, [*sides.values()], held.flags & GONE == 0)
     return Shown(keys_as_json(description.key, keys), row=row)
 
 
@@ -362,10 +332,6 @@ class ChildrenSpec(ByForeignKey):
     rights_in_order: bool = False
     every: bool = False
 
-    @property
-    def highwater_tags(self) -> bytes:
-        return tags.ROW if self.rights_in_order else tags.ROW + tags.RIGHT
-
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield from children(
             messages.take(SUBSCRIPTION),
@@ -390,7 +356,7 @@ class ChildrenSpec(ByForeignKey):
         family = Family(*(description.schemas[name] for name in ("key", "left", "right", "result")))
         nothing = pa.array([], BYTES)
         empty = nothing, nothing, nothing, np.zeros(0, np.int64)
-        right = pages(store, tags.RIGHT, keys)
+        right = shown.pages(store, tags.RIGHT, keys)
         for foreign, rows, version, ts in [*stored(store, family, right)] or [empty]:
             yield foreign, RowCodec(family.result).decode(rows), version, ts
 
@@ -406,7 +372,7 @@ def _foreign_keys(description: Described, keys: Bytes, held: Records, store: Rea
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScatterSpec(ByRow, StageSpec):
+class ScatterSpec(ByRow):
     """scatter: left changes become subscriptions, and left rows for gather."""
 
     stage = "scatter"
@@ -418,7 +384,6 @@ class ScatterSpec(ByRow, StageSpec):
     tombstones = CHANGE
     rights: int
     """The number of right tables."""
-    in_order: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changes = messages.take(CHANGE)
@@ -426,9 +391,7 @@ class ScatterSpec(ByRow, StageSpec):
             changes, store, count, self.rights, in_order=self.in_order, **self._times(messages)
         )
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
+    def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
         return sums(expected_subscriptions(store, self.rights), bucket, self.state)
 
 
@@ -442,10 +405,6 @@ class MultiSubscriptionSpec(ByForeignKey):
     stage = "subscription"
     right_parts: tuple[int, ...]
     rights_in_order: tuple[bool, ...]
-
-    @property
-    def highwater_tags(self) -> bytes:
-        return tags.ROW if any(self.rights_in_order) else tags.ROW + tags.RIGHT
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         sides, times = (messages.take(SUBSCRIPTION), messages.take(CHANGE)), self._times(messages)

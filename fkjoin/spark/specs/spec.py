@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -76,13 +76,6 @@ class Messages:
         return pa.concat_tables(chosen).combine_chunks() if chosen else schema.empty_table()
 
 
-class Times(TypedDict):
-    """Times that stages are told."""
-
-    now_ms: int
-    retention_ms: int
-
-
 @dataclass(frozen=True)
 class StageSpec(ABC):
     """A stage of an operator, and as a class all that is known of its kind: see ``STAGES``."""
@@ -143,10 +136,8 @@ class StageSpec(ABC):
         """The payloads that it works on, and those that go through it as they are."""
         return payloads, []
 
-    def validated(
-        self, messages: Messages, store: Store, bucket: int, name: str
-    ) -> Iterator[Payload]:
-        """Check a bucket's store, of that name, by what is left of the messages.
+    def validated(self, messages: Messages, store: Store, bucket: int) -> Iterator[Payload]:
+        """Check a bucket's store by what is left of the messages.
 
         Returns what the next operator's stores are checked by, for their buckets.
         """
@@ -229,22 +220,9 @@ class StageSpec(ABC):
     @abstractmethod
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]: ...
 
-    def _times(self, messages: Messages) -> Times:
+    def _times(self, messages: Messages) -> dict[str, Any]:
+        """Times that stages are told."""
         return {"now_ms": messages.now_ms, "retention_ms": self.state.retention_ms}
-
-    def _rows(
-        self, kind: pa.Schema, maker: FromAnswers | None, messages: Messages, count: Counters
-    ) -> pa.Table:
-        """The rows that come to the stage.
-
-        ``maker`` makes them of a join's answers, where those come.
-        """
-        if maker is None:
-            return messages.take(kind)
-        answers = messages.take(ANSWER)
-        if isinstance(maker, Carry | Contribute):
-            return maker(answers)
-        return usable(maker, answers, count, self.state.operator)
 
 
 class WorkerStage(NamedTuple):
@@ -257,10 +235,11 @@ class WorkerStage(NamedTuple):
     """The name under which its counters are summed up; None: they continue with its messages."""
 
 
-class ByRow:
+@dataclass(frozen=True, kw_only=True)
+class ByRow(StageSpec):
     """The common part of stages whose records are by the keys of a table's rows."""
 
-    in_order: bool
+    in_order: bool = False
     """An operator of the query makes the table: see ``newest_only``, as for all ``in_order``."""
 
     @property
@@ -268,5 +247,27 @@ class ByRow:
         return b"" if self.in_order else tags.ROW
 
 
-FromAnswers = Carry | Contribute | MakesRows
-"""Function from a join's answers to what a stage needs."""
+@dataclass(frozen=True, kw_only=True)
+class RowsOrAnswers(ByRow):
+    """The common part of stages whose rows come as they are, or as a join's answers."""
+
+    row_kinds: ClassVar[tuple[pa.Schema, ...]] = (JOINED,)
+    """The kinds of messages that rows come as."""
+    every: bool = False
+    """Emit every update, also one that leaves a result unchanged (``emit="on-update"``)."""
+    from_answers: Carry | Contribute | MakesRows | None = None
+    """Function that makes the rows of answers, where those come."""
+
+    @property
+    def takes(self) -> tuple[pa.Schema, ...]:
+        return self.row_kinds if self.from_answers is None else (ANSWER,)
+
+    def _rows(self, messages: Messages, count: Counters) -> pa.Table:
+        """The rows that come to the stage."""
+        if self.from_answers is None:
+            (kind,) = self.row_kinds
+            return messages.take(kind)
+        answers = messages.take(ANSWER)
+        if isinstance(self.from_answers, Carry | Contribute):
+            return self.from_answers(answers)
+        return usable(self.from_answers, answers, count, self.state.operator)

@@ -13,18 +13,16 @@ import pyarrow.compute as pc
 from fkjoin.codec import pairs, tags, versions
 from fkjoin.codec.arrays import Bytes, masked, unpaired, valid
 from fkjoin.codec.key_texts import keys_as_json
-from fkjoin.codec.messages import ANSWER, EVENT, GROUPED, JOINED, NUMBERED, RESULT
+from fkjoin.codec.messages import EVENT, GROUPED, JOINED, NUMBERED, RESULT
 from fkjoin.codec.records import Records
 from fkjoin.folds.cogrouped import CoFold, numbered
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.members import ColumnForm
 from fkjoin.spark.specs import shown
-from fkjoin.spark.specs.shown import Described, Shown, rows_as_json
-from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, StageSpec
+from fkjoin.spark.specs.shown import Described, Shown
+from fkjoin.spark.specs.spec import PART_BYTES, ByRow, Messages, RowsOrAnswers, StageSpec
 from fkjoin.stages.aggregate import aggregate
-from fkjoin.stages.answer_rows import ContributeRows
 from fkjoin.stages.close import Closing, close, late
-from fkjoin.stages.contribute import Contribute
 from fkjoin.stages.counters import EVENTS_IN, HIDDEN, LATE, STREAM_TIME, WITHOUT_ROW, Counters
 from fkjoin.stages.emit_on_change import HAS_RESULT
 from fkjoin.stages.enrich import enrich
@@ -40,14 +38,13 @@ from fkjoin.state import Reads, Store
 
 def _contribution(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
     group, value = unpaired(masked(held.body, held.flags & HAS_RESULT > 0))
-    row = rows_as_json(description.schemas["value"], value)
-    return Shown(
-        keys_as_json(description.key, keys), keys_as_json(description.schemas["key"], group), row
-    )
+    row = shown.rows_as_json(description.schemas["value"], value)
+    groups = keys_as_json(description.schemas["key"], group)
+    return Shown(keys_as_json(description.key, keys), groups, row)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegroupSpec(ByRow, StageSpec):
+class RegroupSpec(RowsOrAnswers):
     """regroup: a table's changes become changes of what its rows contribute to groups."""
 
     stage = "regroup"
@@ -56,11 +53,6 @@ class RegroupSpec(ByRow, StageSpec):
     key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
-    in_order: bool = False
-    every: bool = False
-    """Emit every update, also one that leaves a result unchanged (``emit="on-update"``)."""
-    from_answers: Contribute | ContributeRows | None = None
-    """Function that makes the contributions of a join's answers, where those come."""
     number: int | None = None
     """Number of the cogroup's table that the rows are of; None where there is one table."""
     windows: TimeWindows | None = None
@@ -68,13 +60,9 @@ class RegroupSpec(ByRow, StageSpec):
     letters: bool = False
     """Pass on rows that are set aside, for dead letters."""
 
-    @property
-    def takes(self) -> tuple[pa.Schema, ...]:
-        return (JOINED,) if self.from_answers is None else (ANSWER,)
-
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         changed = regroup(
-            self._rows(JOINED, self.from_answers, messages, count),
+            self._rows(messages, count),
             store,
             count,
             every=self.every,
@@ -160,17 +148,9 @@ class CloseSpec(ByGroup):
         if self.letters:
             yield late(grouped, arrivals, store, self.closing)
             return
-        source = versions.identity(f"aggregate {self.state.operator}")
-        yield from close(
-            grouped,
-            arrivals,
-            store,
-            count,
-            self.fold,
-            closing=self.closing,
-            source=source,
-            now_ms=messages.now_ms,
-        )
+        how: dict[str, Any] = {"closing": self.closing, "now_ms": messages.now_ms}
+        how["source"] = versions.identity(f"aggregate {self.state.operator}")
+        yield from close(grouped, arrivals, store, count, self.fold, **how)
 
 
 def _outputs(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
@@ -179,14 +159,14 @@ def _outputs(description: Described, keys: Bytes, held: Records, store: Reads) -
     outputs = pairs.decode(bodies)
     lists: list[list[dict[str, Any]]] = [[] for _ in range(len(bodies))]
     names = keys_as_json(description.schemas["key"], outputs.first).to_pylist()
-    rows = rows_as_json(description.schemas["result"], outputs.second).to_pylist()
+    rows = shown.rows_as_json(description.schemas["result"], outputs.second).to_pylist()
     for number, name, row in zip(outputs.row, names, rows, strict=True):
         lists[number].append({"key": json.loads(name), "row": json.loads(row)})
     return Shown(keys_as_json(description.key, keys), row=shown.texts_of(lists))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpreadSpec(ByRow, StageSpec):
+class SpreadSpec(ByRow):
     """spread: a table's changes become changes of the rows that its rows make."""
 
     stage = "spread"
@@ -196,7 +176,6 @@ class SpreadSpec(ByRow, StageSpec):
     key = "row_key"
     as_read: bool = False
     """The rows come as a source has them; no operator before this one has dropped stale ones."""
-    in_order: bool = False
     every: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
@@ -266,7 +245,7 @@ def _row(description: Described, keys: Bytes, held: Records, store: Reads) -> Sh
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnrichSpec(ByRow, StageSpec):
+class EnrichSpec(ByRow):
     """enrich: events are joined with a table's rows, each once."""
 
     stage = "enrich"
@@ -279,7 +258,6 @@ class EnrichSpec(ByRow, StageSpec):
     forms: ClassVar = {tags.ROW: ("row", _row)}
     of_events = True
     how: How
-    in_order: bool = False
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
         yield enrich(
