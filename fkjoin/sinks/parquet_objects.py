@@ -22,22 +22,14 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from fkjoin.analysis.written import ABOUT, LABELS, restores
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.parquet_batches import (
-    FOLDER,
-    has_batch,
-    name_of,
-    note_batch,
-    number_of,
-    require_writer,
-)
+from fkjoin.sinks.parquet_batches import BatchFiles, is_of, number_of, writer_in
 from fkjoin.sinks.retry import in_a_line, through_outages
 from fkjoin.spark.object_store import S3, opened
-from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, PutFile, WriteFile
+from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, PutFile, WriteFile
 
 LARGEST_COPY = 5 << 30
 """Bytes of the largest object that S3 copies at once."""
@@ -60,7 +52,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class BatchObjects:
+class BatchObjects(BatchFiles):
     """Batches in an object store; see ``BatchFiles``."""
 
     path: str
@@ -82,30 +74,15 @@ class BatchObjects:
     def mark(self, folder: str) -> Mark | None:
         return self._through_outages(lambda: self._mark(folder))
 
-    def publish(
-        self,
-        batch: DataFrame,
-        changes: ChangesOf | None,
-        *,
-        label: str,
-        writer: str,
-        mark: Mark,
-        schema: StructType,
+    def _publish(
+        self, batch: DataFrame, write: WriteFile, draft: str, name: str, mark: Mark
     ) -> None:
         """The rows go through one task.
 
         A repetition writes them again, and Spark keeps them for it before that task.
         """
-        name = name_of(label, mark, writer)
-        draft = f"{UNFINISHED}/{name}-{uuid.uuid4().hex}"
-        target, row_type = f"{self.path}/{draft}", schema.json().encode()
-        put = PutFile(WriteFile(target, changes, row_type, self.options))
-        rows = batch.repartition(1).mapInArrow(put, "file string, error string")
-        try:
-            self._through_outages(lambda: self._attempt(rows, draft, name, writer, mark))
-        finally:
-            with contextlib.suppress(OSError):  # what is left goes with the query's next start
-                self._delete(draft)
+        rows = batch.repartition(1).mapInArrow(PutFile(write), "file string, error string")
+        self._through_outages(lambda: self._attempt(rows, draft, name, mark))
 
     def clear_drafts(self, query: str) -> None:
         self._through_outages(lambda: self._clear(query, ""))
@@ -124,7 +101,7 @@ class BatchObjects:
         if files.get_file_info(bucket).type == FileType.NotFound:
             raise OSError(f"NO_SUCH_BUCKET: there is no {bucket}")
 
-    def _attempt(self, rows: DataFrame, draft: str, name: str, writer: str, mark: Mark) -> None:
+    def _attempt(self, rows: DataFrame, draft: str, name: str, mark: Mark) -> None:
         """Write the batch and publish it.
 
         It deletes other drafts of the query before it looks for the batch, so that none is
@@ -134,18 +111,15 @@ class BatchObjects:
         if failed := [row.error for row in written if row.error is not None]:
             raise OSError(failed[0])
         facts = self._noted(ABOUT)
-        require_writer(self.path, writer, facts)
+        self.require_writer(name, facts)
         if written:
-            self._clear(writer, draft)
-        if has_batch(self, name, mark, writer):
-            return
-        if not written:
-            note_batch(self, writer, mark)
+            self._clear(writer_in(name), draft)
+        if not self.lacks(name, mark, written):
             return
         try:
             self._copy(f"{draft}/{written[0].file}", f"{name}/{_file_of(mark, facts)}")
         except FileNotFoundError:
-            if not has_batch(self, name, mark, writer):
+            if not self.has_batch(name, mark):
                 raise FkJoinError(
                     f"parquet {self.path}: another run of the query has deleted the draft of batch "
                     f"{mark.number}: does one still write there? Start the query again"
@@ -193,8 +167,7 @@ class BatchObjects:
 
     def _clear(self, query: str, but: str) -> None:
         for draft in {path.parts[0] for path in self._files(UNFINISHED)}:
-            match = FOLDER.match(draft)
-            if match is not None and match[2] == query[:8] and f"{UNFINISHED}/{draft}" != but:
+            if is_of(query, draft) and f"{UNFINISHED}/{draft}" != but:
                 self._delete(f"{UNFINISHED}/{draft}")
 
     def _set_aside(self, folder: str) -> None:
