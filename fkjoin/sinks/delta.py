@@ -22,7 +22,7 @@ from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sinks import column_types, delta_log, partitions
 from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.ledger import missing
-from fkjoin.sinks.retry import in_a_line
+from fkjoin.sinks.retry import in_a_line, in_outages
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
 from fkjoin.spark.object_store import by_one_name
@@ -107,12 +107,10 @@ class Delta(TableSink):
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._prepared(schema, key, keep=True)
 
+    @in_outages
     def _prepared(self, schema: pa.Schema, key: tuple[str, ...], *, keep: bool) -> None:
         require_kinds("to_delta", spark_schema(schema))
         self._schema, self._key = schema, key
-        self._repeated(lambda: self._prepare(schema, keep=keep))
-
-    def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         if "://" not in str(self.path):
             (require_folder if keep else require_writable)(Path(self.path))
         if (table := self._existing()) is None:
@@ -161,19 +159,18 @@ class Delta(TableSink):
         if keep:
             DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=options)
 
+    @in_outages
     def last_batch(self, query: str) -> BatchId | None:
-        return self._repeated(lambda: self._last(query))
-
-    def _last(self, query: str) -> BatchId | None:
         table = self._existing()
         return None if table is None else delta_log.last(table, query)
 
     def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
         mark = log.mark(log.done)
         batch = BatchId(query, mark.number, mark.began_ms)
-        if not self._repeated(lambda: self._to_version_of(batch)):
+        if not self._to_version_of(batch):
             super().restore(table, query, log)
 
+    @in_outages
     def _to_version_of(self, batch: BatchId) -> bool:
         """Restore the version of a batch, which has every table's rows; False if it is gone."""
         table = self._opened()
@@ -188,10 +185,8 @@ class Delta(TableSink):
             return False
         return True
 
+    @in_outages
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
-        self._repeated(lambda: self._overwrite(batch, rows))
-
-    def _overwrite(self, batch: BatchId, rows: pa.Table) -> None:
         table, properties = self._opened(), delta_log.commit(batch)
         rows = self._fitting(table, rows, self._key)
         write_deltalake(
@@ -201,8 +196,8 @@ class Delta(TableSink):
     def _repeated(self, work: Callable[[], _T]) -> _T:
         return at_storage(self.place, self.options, work, self.retry_s)
 
-    def _opened(self, version: int | None = None) -> DeltaTable:
-        return DeltaTable(self.path, version, storage_options=dict(self.options))
+    def _opened(self) -> DeltaTable:
+        return DeltaTable(self.path, storage_options=dict(self.options))
 
     def _existing(self) -> DeltaTable | None:
         try:
@@ -210,16 +205,14 @@ class Delta(TableSink):
         except TableNotFoundError:
             return None
 
+    @in_outages
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
-        self._repeated(lambda: self._apply(batch, upserts, deletes))
-
-    def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
         if (table := self._existing()) is None:
             raise missing(self.place)
         if self.has(batch, delta_log.last(table, batch.query)):
             return
-        if upserts.num_rows or gone.num_rows:
-            self._write(table, batch, upserts, gone)
+        if upserts.num_rows or deletes.num_rows:
+            self._write(table, batch, upserts, deletes)
         else:
             delta_log.note(table, batch)
         self._keep_up(batch.number)

@@ -29,6 +29,7 @@ from fkjoin.sinks.iceberg_commit import commit, last_batch
 from fkjoin.sinks.iceberg_rows import Rewrite
 from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
 from fkjoin.sinks.ledger import missing
+from fkjoin.sinks.retry import in_outages
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
 from fkjoin.spark.outages import RETRY_S, require_retry_s
@@ -104,12 +105,10 @@ class Iceberg(TableSink):
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._prepared(schema, key, keep=True)
 
+    @in_outages
     def _prepared(self, schema: pa.Schema, key: tuple[str, ...], *, keep: bool) -> None:
         require_kinds("to_iceberg", spark_schema(schema), *TIMES_OF_DAY)
         self._schema, self._key = schema, key
-        self._repeated(lambda: self._prepare(schema, keep=keep))
-
-    def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         table = self._table()
         if table is None:
             catalog = catalog_of(self.catalog, self.options, make=False)
@@ -199,17 +198,13 @@ class Iceberg(TableSink):
         columns = columns_of(existing)
         column_types.require_columns(self._target, columns, schema, evolve=self.evolve)
 
+    @in_outages
     def last_batch(self, query: str) -> BatchId | None:
-        return self._repeated(lambda: self._last(query))
-
-    def _last(self, query: str) -> BatchId | None:
         table = self._table()
         return None if table is None else last_batch(table, query)
 
+    @in_outages
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
-        self._repeated(lambda: self._apply(batch, upserts, deletes))
-
-    def _apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         table = self._opened()
         if self.has(batch, last_batch(table, batch.query)):
             return
@@ -218,9 +213,10 @@ class Iceberg(TableSink):
         else:
             commit(table, batch, [], [])
 
+    @in_outages
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         none = rows.select(list(self._key)).slice(0, 0)
-        self._repeated(lambda: self._commit(self._opened(), batch, rows, none, everything=True))
+        self._commit(self._opened(), batch, rows, none, everything=True)
 
     def _commit(
         self,
