@@ -21,12 +21,13 @@ from fkjoin.codec.arrays import valid
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
+from fkjoin.kafka.formats import header
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
 from fkjoin.kafka.options import producer_options
 from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.wire import HEADER_PREFIX, WireRecords
 from fkjoin.kafka.writing import start
-from fkjoin.plan.physical import Physical, Read
+from fkjoin.plan.physical import Physical, Read, by_spark
 from fkjoin.spark.on_spark import on_spark
 from fkjoin.spark.trigger import Trigger, arguments_of
 
@@ -207,6 +208,12 @@ def read_internal(spark: SparkSession, connection: Connection, topic: str) -> Re
         if name.startswith("kafka.") or name == "maxOffsetsPerTrigger":
             options[name] = value
     return records_of(spark, topic, connection.bootstrap_servers, options)
+
+
+def with_headers(records: Physical, columns: Sequence[str], headers: Sequence[str]) -> Physical:
+    """Columns of an internal topic's records, and its headers as ``records_in`` reads them."""
+    chosen = [header(f"{HEADER_PREFIX}{name}").alias(f"header_{name}") for name in headers]
+    return by_spark(lambda frame: frame.select(*columns, *chosen), records)
 
 
 def record_batch(

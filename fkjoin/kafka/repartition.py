@@ -20,16 +20,16 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
 from fkjoin.kafka import wire_repartition as wire_change
 from fkjoin.kafka.connection import RAW_COLUMNS, Connection
-from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import (
     RECORD,
     InternalTopics,
     TopicSettings,
     read_internal,
     record_batch,
+    with_headers,
 )
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.kafka.wire import HEADER_PREFIX, WireRecords, records_in
+from fkjoin.kafka.wire import WireRecords, records_in
 from fkjoin.plan.physical import InWorkers, Physical, by_spark
 from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.frame import PROBLEM, RAW
@@ -70,10 +70,8 @@ def read_back(
     spark: SparkSession, topic: InternalTopics, value: pa.Schema, buckets: int
 ) -> tuple[Physical, Physical]:
     """The topic as envelopes of ``GROUPED``, and the rows that its dead letters come from."""
-    names = wire_change.REPARTITION_HEADERS
-    headers = [header(f"{HEADER_PREFIX}{name}").alias(f"header_{name}") for name in names]
     read = read_internal(spark, topic.connection, topic.last)
-    records = by_spark(lambda frame: frame.select(*RAW_COLUMNS, *headers), read)
+    records = with_headers(read, RAW_COLUMNS, wire_change.REPARTITION_HEADERS)
     unusable = _FindProblems(value)
     raw = on_spark(spark, read).select(*RAW_COLUMNS).schema
     problems = InWorkers(records, unusable, raw.add(PROBLEM, "string"))
@@ -109,9 +107,9 @@ class _FindProblems:
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
         """The reason why each record cannot be used; null: it can."""
-        problems = wire_change.problems(self.records(batch))
+        problems = wire_change.problems(_records(batch))
         fine = pc.is_null(problems)
-        old, new = wire_change.parts(self.records(batch.filter(fine)))
+        old, new = wire_change.parts(_records(batch.filter(fine)))
         codec = RowCodec(self.value)
         fits: Bools = codec.fits(old) & codec.fits(new)
         if fits.all():
@@ -120,10 +118,6 @@ class _FindProblems:
         for index in pc.indices_nonzero(fine).to_numpy()[~fits].tolist():
             reasons[index] = "what the row contributes is not of the aggregate's columns"
         return pa.array(reasons, pa.string())
-
-    def records(self, batch: pa.RecordBatch) -> WireRecords:
-        headers = (f"header_{name}" for name in wire_change.REPARTITION_HEADERS)
-        return records_in(batch, headers)
 
 
 @dataclass(frozen=True)
@@ -140,6 +134,10 @@ class _Pack:
             fine = pc.is_null(problem)
             if problem.null_count < batch.num_rows:
                 yield from dead_letters(problem)
-            grouped = wire_change.read_changes(self.find.records(batch.filter(fine)))
+            grouped = wire_change.read_changes(_records(batch.filter(fine)))
             if len(grouped):
                 yield envelopes(packed_by_bucket(grouped, "key", self.buckets))
+
+
+def _records(batch: pa.RecordBatch) -> WireRecords:
+    return records_in(batch, wire_change.REPARTITION_HEADERS)

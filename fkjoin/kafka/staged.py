@@ -8,17 +8,16 @@ Here messages really do overtake each other and come twice; versions alone decid
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from fkjoin.codec import versions
-from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column
+from fkjoin.codec.messages import SUBSCRIPTION, column
 from fkjoin.kafka import wire
 from fkjoin.kafka.connection import Connection
-from fkjoin.kafka.formats import header
 from fkjoin.kafka.internal import (
     RECORD,
     InternalTopics,
@@ -26,9 +25,10 @@ from fkjoin.kafka.internal import (
     TopicSettings,
     read_internal,
     record_batch,
+    with_headers,
 )
 from fkjoin.kafka.murmur2 import partitions_of
-from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, by_spark, union
+from fkjoin.plan.physical import Counted, InWorkers, Physical, Stage, union
 from fkjoin.spark.buckets import ENVELOPE, packed_by_bucket
 from fkjoin.spark.packing import Batches, envelopes
 from fkjoin.spark.specs import SubscriptionSpec
@@ -65,10 +65,10 @@ def staged(
     left, right = topics.reads
     registration, response = topics.partitions
     registered = _read(spark, topics, registration)
-    pack = PackMessages("registration", buckets)
+    pack = PackMessages(wire.read_registrations, "foreign_key", buckets)
     subscribed = Stage(union(InWorkers(registered, pack, ENVELOPE), packed_right), subscription)
     answered = Counted(subscribed, f"{join}-subscription", ("subscription",))
-    answers = PackMessages("response", buckets)
+    answers = PackMessages(wire.read_responses, "key", buckets)
     responses = InWorkers(_read(spark, topics, response), answers, ENVELOPE)
     registrations = InWorkers(rekeyed, to_records, RECORD)
     rekey = StageQuery(f"{join}-rekey", spark, registrations, topics, (left,))
@@ -91,24 +91,18 @@ class ToRecords:
 
     def __call__(self, batches: Batches) -> Batches:
         # In the order of the stages, which ``internal_topics`` gives them.
-        registration, response = self.topics.partitions.items()
+        registration, response = self.topics.partitions
+        total = self.topics.partitions
         for messages in unpacked(batches):
             if messages.schema.equals(SUBSCRIPTION):
-                yield _registrations(messages, *registration)
+                topic, records = registration, wire.registrations(messages)
+                partitions = partitions_of(column(messages, "foreign_key"), total[topic])
             else:
-                yield _responses(messages, *response)
-
-
-def _registrations(messages: pa.Table, topic: str, total: int) -> pa.RecordBatch:
-    partitions = partitions_of(column(messages, "foreign_key"), total)
-    return record_batch(topic, partitions, wire.registrations(messages), wire.HEADERS)
-
-
-def _responses(messages: pa.Table, topic: str, total: int) -> pa.RecordBatch:
-    assert messages.schema.equals(ANSWER)
-    # The partitions of the topic that the left rows came from.
-    partitions = versions.first_places(column(messages, "version")).partition % total
-    return record_batch(topic, partitions, wire.responses(messages), wire.HEADERS)
+                topic, records = response, wire.responses(messages)
+                # The partitions of the topic that the left rows came from.
+                places = versions.first_places(column(messages, "version"))
+                partitions = places.partition % total[topic]
+            yield record_batch(topic, partitions, records, wire.HEADERS)
 
 
 @dataclass(frozen=True)
@@ -118,24 +112,19 @@ class PackMessages:
     They are by foreign key, or by left key.
     """
 
-    kind: Literal["registration", "response"]
+    read: Callable[[wire.WireRecords], pa.Table]
+    by: str
     buckets: int
 
     def __call__(self, batches: Batches) -> Batches:
         yield envelopes([(0, b"")])
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            records = wire.records_in(batch, wire.HEADERS)
-            if self.kind == "registration":
-                messages, by = wire.read_registrations(records), "foreign_key"
-            else:
-                messages, by = wire.read_responses(records), "key"
-            yield envelopes(packed_by_bucket(messages, by, self.buckets))
+            if batch.num_rows:
+                messages = self.read(wire.records_in(batch, wire.HEADERS))
+                yield envelopes(packed_by_bucket(messages, self.by, self.buckets))
 
 
 def _read(spark: SparkSession, topics: InternalTopics, topic: str) -> Physical:
     """Key, value and the four headers of an internal topic's records."""
-    headers = [header(f"{wire.HEADER_PREFIX}{name}").alias(name) for name in wire.HEADERS]
     records = read_internal(spark, topics.connection, topic)
-    return by_spark(lambda frame: frame.select("key", "value", *headers), records)
+    return with_headers(records, ("key", "value"), wire.HEADERS)

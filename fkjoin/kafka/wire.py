@@ -67,8 +67,8 @@ class WireRecords(NamedTuple):
 
 
 def records_in(batch: pa.RecordBatch, headers: Iterable[str]) -> WireRecords:
-    """The records of a batch, whose columns ``headers`` have the headers."""
-    columns: Any = tuple(as_bytes(batch.column(name)) for name in headers)
+    """The records of a batch with the columns of ``with_headers``."""
+    columns: Any = tuple(as_bytes(batch.column(f"header_{name}")) for name in headers)
     return WireRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), columns)
 
 
