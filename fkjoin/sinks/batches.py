@@ -303,30 +303,31 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
         )
 
 
-class _Batches:
-    """Give a query's batches to the function that writes them."""
+def _writing(
+    results: Results, write: Write, checkpoint: str, previous_ms: int | None
+) -> Callable[[DataFrame, int], None]:
+    """Give a query's batches to the function that writes them.
 
-    def __init__(
-        self, results: Results, write: Write, checkpoint: str, previous_ms: int | None
-    ) -> None:
-        self._results, self._write, self._checkpoint = results, write, checkpoint
-        self._previous_ms = previous_ms
-        """Time when this run's last batch began: by the next one another run may have it."""
-        self._query = ""
+    ``previous_ms``: when this run's last batch began: by the next one another run may have it.
+    """
+    query = ""
 
-    def __call__(self, batch: DataFrame, number: int) -> None:
-        spark, checkpoint = batch.sparkSession, self._checkpoint
+    def write_batch(batch: DataFrame, number: int) -> None:
+        nonlocal query, previous_ms
+        spark = batch.sparkSession
         # The checkpoint has the query's id from the first batch on.
-        self._query = self._query or query_id(spark, checkpoint)
+        query = query or query_id(spark, checkpoint)
         began = began_ms(spark, checkpoint, number)
         if began is None:  # a place could not recognize a batch without a time
             raise FkJoinError(
                 f"checkpoint: {checkpoint} does not say when batch {number} began: {RESTORE}"
             )
         require_held(spark, checkpoint)
-        self._write(Batch(self._results, batch, began, self._previous_ms), self._query, number)
+        write(Batch(results, batch, began, previous_ms), query, number)
         require_held(spark, checkpoint)
-        self._previous_ms = began
+        previous_ms = began
+
+    return write_batch
 
 
 def started(
@@ -345,8 +346,8 @@ def started(
         frame = frame.drop(RAW)
 
     log = BatchLog(table.spark, checkpoint)
-    batches = _Batches(table.results, write, checkpoint, log.mark(log.done).began_ms)
-    writer = frame.writeStream.foreachBatch(batches)
+    write_batch = _writing(table.results, write, checkpoint, log.mark(log.done).began_ms)
+    writer = frame.writeStream.foreachBatch(write_batch)
     writer = writer.option("checkpointLocation", checkpoint).queryName(query_name or table.name)
     with owner(table.spark, checkpoint):
         return (writer.trigger(**trigger) if trigger else writer).start()

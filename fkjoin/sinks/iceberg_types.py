@@ -7,6 +7,7 @@ ones, which are the same values.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
 import pyarrow as pa
 from pyiceberg.exceptions import ResolveError, ValidationError
@@ -16,11 +17,15 @@ from pyiceberg.table import Table, Transaction
 
 from fkjoin.sinks.column_types import addable, fits
 
+_PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+_TIMES = (pa.time32("s"), pa.time32("ms"), pa.time64("ns"))
+_MADE = {pa.int8(): pa.int32(), pa.int16(): pa.int32(), **dict.fromkeys(_TIMES, pa.time64("us"))}
+
 
 def columns_of(schema: Schema) -> pa.Schema:
     """Return the columns of a table as Arrow's, in their order."""
     columns = schema_to_pyarrow(schema, include_field_ids=False)
-    return pa.schema([_plain(field) for field in columns])
+    return pa.schema([_with(field, _PLAIN) for field in columns])
 
 
 def made_of(schema: pa.Schema) -> pa.Schema:
@@ -28,7 +33,7 @@ def made_of(schema: pa.Schema) -> pa.Schema:
 
     Iceberg has whole numbers of 32 and 64 bits, and times in microseconds.
     """
-    return pa.schema([pa.field(field.name, _made(field.type)) for field in schema])
+    return pa.schema([_with(field, _MADE) for field in schema])
 
 
 def evolved(table: Table, schema: pa.Schema) -> Transaction:
@@ -49,33 +54,13 @@ def evolved(table: Table, schema: pa.Schema) -> Transaction:
     return transaction
 
 
-def _plain(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _kind(field.type), field.nullable)
-
-
-def _kind(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
+def _with(field: pa.Field, others: Mapping[pa.DataType, pa.DataType]) -> pa.Field:
+    """The field with other types, also of what is in it."""
+    kind = field.type
     if pa.types.is_struct(kind):
-        return pa.struct([_plain(field) for field in kind])
-    if pa.types.is_large_list(kind):
-        return pa.list_(_plain(kind.value_field))
-    if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_field), _plain(kind.item_field))
-    return kind
-
-
-def _made(kind: pa.DataType) -> pa.DataType:
-    if kind in (pa.int8(), pa.int16()):
-        return pa.int32()
-    if pa.types.is_time(kind):
-        return pa.time64("us")
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _made(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_made(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(_made(kind.key_type), _made(kind.item_type))
-    return kind
+        kind = pa.struct([_with(inner, others) for inner in kind])
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_with(kind.value_field, others))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_with(kind.key_field, others), _with(kind.item_field, others))
+    return field.with_type(others.get(kind, kind))

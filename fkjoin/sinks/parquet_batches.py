@@ -121,7 +121,7 @@ class BatchFiles(ABC):
                 "checkpoint"
             )
 
-    def lacks(self, folder: str, mark: Mark, files: Collection[str]) -> bool:
+    def lacks(self, folder: str, mark: Mark, files: Collection[Any]) -> bool:
         """Tell whether a batch's files have yet to be published; without any, the batch is noted.
 
         ``FkJoinError`` if another batch is there.

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -30,7 +30,7 @@ class BatchFolders(BatchFiles):
 
     spark: SparkSession
     path: str
-    options: ClassVar[None] = None
+    options: None = None
 
     def check(self) -> None:
         if (folder := self._files.local) is not None:

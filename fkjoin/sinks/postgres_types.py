@@ -53,30 +53,21 @@ _MADE: dict[type[DataType], str] = {
     **dict.fromkeys(NESTED, "jsonb"),
 }
 
-_WHOLE: dict[type[DataType], tuple[int, int]] = {
-    ByteType: (8, 3),
-    ShortType: (16, 5),
-    IntegerType: (32, 10),
-    LongType: (64, 19),
-}
-"""Bits and decimal digits of whole numbers."""
-_BITS = {"int2": 16, "int4": 32, "int8": 64, "float4": 24, "float8": 53}
-"""Digits of the whole numbers that are all in a type."""
+_WHOLE: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 19}
+"""Decimal digits of whole numbers."""
+_WHOLE_IN = {"int2": 5, "int4": 10, "int8": 19, "float4": 5, "float8": 10}
+"""Digits of the longest of these numbers that are all in a type."""
 _DIGITS = {"int2": 4, "int4": 9, "int8": 18}
 _SIGNIFICANT = {"float4": 6, "float8": 15}
 """Decimal digits that are all in a type."""
-_OTHERS: dict[type[DataType], tuple[str, ...]] = {
-    BooleanType: ("bool",),
-    FloatType: ("float4", "float8"),
-    DoubleType: ("float8",),
-    BinaryType: ("bytea",),
-    DateType: ("date", "timestamp"),
-    TimestampType: ("timestamptz",),
-    TimestampNTZType: ("timestamp",),
-    **dict.fromkeys(TIMES_OF_DAY, ("time",)),
-    DayTimeIntervalType: ("interval",),
-    **dict.fromkeys(NESTED, ("jsonb", "json")),
+_BASES = {"boolean": "bool", "real": "float4", "double precision": "float8"}
+"""Types whose own names are others than those that users read."""
+_WIDER: dict[type[DataType], str] = {
+    FloatType: "float8",
+    DateType: "timestamp",
+    **dict.fromkeys(NESTED, "json"),
 }
+"""Types that keep every value, besides those of a new table."""
 _READ_FROM_TEXT = ("uuid", "enum", "json", "jsonb", "inet", "cidr", "macaddr")
 """Types that Spark does not have, so only a text goes there: PostgreSQL reads it, if it can."""
 _READ_AS_KEYS = _READ_FROM_TEXT[:2]
@@ -190,14 +181,15 @@ def fits(kind: DataType, column: TargetColumn, *, key: bool = False) -> bool:
     if base == "numeric" and isinstance(kind, FloatType | DoubleType):
         return column.modifier < 0
     if type(kind) in _WHOLE:
-        bits, digits = _WHOLE[type(kind)]
-        return bits <= _BITS.get(base, 0) or _in_numeric(digits, 0, column)
+        digits = _WHOLE[type(kind)]
+        return digits <= _WHOLE_IN.get(base, 0) or _in_numeric(digits, 0, column)
     if isinstance(kind, DecimalType):
         whole = _DIGITS.get(base, 0) if kind.scale == 0 else 0
         if kind.precision <= max(whole, _SIGNIFICANT.get(base, 0)):
             return True
         return _in_numeric(kind.precision - kind.scale, kind.scale, column)
-    return base in _OTHERS.get(type(kind), ()) and _exact(column)
+    name = _MADE.get(type(kind), "")
+    return base in (_BASES.get(name, name), _WIDER.get(type(kind))) and _exact(column)
 
 
 def _in_numeric(digits: int, scale: int, column: TargetColumn) -> bool:
