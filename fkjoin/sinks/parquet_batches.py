@@ -184,8 +184,8 @@ class BatchFiles(ABC):
         free = [label for label in LABELS if label not in taken]
         if not free:
             raise TopologyError(
-                f"path: a table with the columns {' and '.join(LABELS)} leaves no name for folders; "
-                "rename one"
+                f"path: a table with the columns {' and '.join(LABELS)} leaves no name for "
+                "folders; rename one"
             )
         label = free[0]
         for name in self.folders():
@@ -194,8 +194,8 @@ class BatchFiles(ABC):
                 hidden = f", which hides the column {other!r}" if other in taken else ""
                 raise TopologyError(
                     f"path: {self.path} already contains the folder {name}{hidden}, and the "
-                    f"folders of this table are called {label}=…: write to another path, with a new "
-                    "checkpoint"
+                    f"folders of this table are called {label}=…: write to another path, with a "
+                    "new checkpoint"
                 )
         return label
 

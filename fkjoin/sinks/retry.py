@@ -76,7 +76,7 @@ def in_outages(method: _Method[_P, _T]) -> _Method[_P, _T]:
     """Have a method's object repeat it, by ``_repeated``."""
 
     @functools.wraps(method)
-    def repeated_method(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def repeated_method(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return self._repeated(functools.partial(method, self, *args, **kwargs))
 
     return repeated_method
