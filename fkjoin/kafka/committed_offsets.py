@@ -5,6 +5,7 @@ And the records that it has yet to read.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,6 @@ from fkjoin.kafka.admin import offset_ranges
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
 from fkjoin.kafka.new_topics import both_logs, offsets_of
-from fkjoin.storage.files import Files
 
 Offsets = dict[int, int]
 """An offset of each partition."""
@@ -48,9 +48,11 @@ def committed_offsets(
     is committed.
     """
     files = files_at(spark, checkpoint)
-    texts = (_text(files, number) for number in sorted(both_logs(files), reverse=newest))
-    text = next((text for text in texts if text is not None), None)
-    if text is None:
+    for number in sorted(both_logs(files), reverse=newest):
+        with contextlib.suppress(FileNotFoundError):  # a running query deletes the oldest
+            text = files.read(f"offsets/{number}").decode()
+            break
+    else:
         return None
     ended: dict[str, list[Offsets]] = {}
     for line in text.split("\n"):
@@ -59,14 +61,6 @@ def committed_offsets(
                 numbered_offsets = {int(number): offset for number, offset in offsets.items()}
                 ended.setdefault(topic, []).append(numbered_offsets)
     return ended
-
-
-def _text(files: Files, batch: int) -> str | None:
-    """The text of a batch's file; None if it is gone: a running query deletes the oldest."""
-    try:
-        return files.read(f"offsets/{batch}").decode()
-    except FileNotFoundError:
-        return None
 
 
 class InFlight(NamedTuple):

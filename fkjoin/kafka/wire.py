@@ -3,7 +3,7 @@
 *Registration*, rekey → subscription: the key is the CombinedKey, the value the left row's bytes,
 null when it only leaves. *Response*, subscription → resolve: the key is the left key, the value
 both rows.  The rest travels in four headers: ``fkjoin.version`` ``{1-byte wire version}{version}``,
-``fkjoin.instruction`` (1 byte, see ``Instruction``), ``fkjoin.propagate`` (1 byte, bit 0),
+``fkjoin.instruction`` (1 byte, see ``_COMES``), ``fkjoin.propagate`` (1 byte, bit 0),
 ``fkjoin.timestamp`` (int64, big-endian).
 
 *Law*: reading what was written gives the same messages; what another wire version wrote is refused
@@ -12,7 +12,6 @@ by name, and so is an instruction that fkjoin does not write with that propagate
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -46,16 +45,14 @@ WIRE_VERSION = 1
 HEADERS = ("version", "instruction", "propagate", "timestamp")
 HEADER_PREFIX = "fkjoin."
 
+_COMES, _LEAVES = 2, 0
+"""Kafka's instructions to the subscription side that fkjoin writes.
+
+They are PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE and DELETE_KEY_NO_PROPAGATE.  Of the others, 1 is
+DELETE_KEY_AND_PROPAGATE, and 3 is PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE.
+"""
+
 _BODY = np.dtype([("flags", "u1"), ("left", ">u4")])
-
-
-class Instruction(enum.IntEnum):
-    """Kafka's instructions to the subscription side; fkjoin writes the first and the third."""
-
-    DELETE_KEY_NO_PROPAGATE = 0
-    DELETE_KEY_AND_PROPAGATE = 1
-    PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE = 2
-    PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
 
 
 class WireRecords(NamedTuple):
@@ -146,9 +143,7 @@ def leading(values: Bytes, kind: str) -> Ints:
 
 def _instructions(propagate: Bools) -> Octets:
     """The instruction of each record: where a left row only leaves, nothing is propagated."""
-    comes = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
-    leaves = Instruction.DELETE_KEY_NO_PROPAGATE
-    return np.where(propagate, comes, leaves).astype(np.uint8)
+    return np.where(propagate, _COMES, _LEAVES).astype(np.uint8)
 
 
 def _contents(records: WireRecords) -> tuple[Bytes, Bools, Ints]:
