@@ -6,23 +6,24 @@ Events have no key, and are appended by such a commit.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.errors import FkJoinError, TopologyError, masked
 from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sinks import column_types, delta_log, partitions
-from fkjoin.sinks.delta_storage import at_storage
 from fkjoin.sinks.ledger import missing
-from fkjoin.sinks.retry import in_a_line, in_outages
+from fkjoin.sinks.retry import in_a_line, in_outages, through_outages
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
 from fkjoin.spark.object_store import by_one_name
@@ -31,6 +32,20 @@ from fkjoin.spark.schemas import listed, spark_schema, types_text
 from fkjoin.storage.local_files import require_folder, require_writable
 
 _GONE = "_fkjoin_gone"
+_OF_A_STORAGE = re.compile(r"Generic (?!DeltaTable)\w+ error|HTTP error|non-2xx status|lacked")
+_REFUSED = re.compile(
+    r"\b4(?!08|09|12|25|29)\d\d [A-Z]\w+|lacked (the necessary privileges|valid authentication)"
+    r"|Permission denied|Read-only file"
+)
+"""Status of a storage or a disk that no repetition repairs: access refused, or nothing there.
+
+408, 409, 412, 425, 429 pass.
+"""
+_APPEND_ONLY = "is append-only"
+"""Texts of a failed commit that changes or deletes rows, and that no repetition repairs."""
+_BROKEN = "Invalid data found: "
+"""Text before what is said of rows that break a constraint of the table."""
+
 _T = TypeVar("_T")
 
 
@@ -194,7 +209,40 @@ class Delta(TableSink):
         )
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
-        return at_storage(self.place, self.options, work, self.retry_s)
+        """Return what the work returns, through outages and other writers' commits.
+
+        ``FkJoinError`` of what the storage says otherwise.  Errors of the package deltalake have
+        the text of an object store's in them, and nothing else that tells an outage from a refusal.
+        """
+
+        def attempt() -> _T:
+            try:
+                return work()
+            except DeltaError as error:
+                refusal = self._refusal(in_a_line(error, self.options))
+                if refusal is None:
+                    raise
+            raise refusal
+
+        text_of = partial(in_a_line, options=self.options)
+        return through_outages(
+            self.place, attempt, _mends, self.retry_s, text_of=text_of, is_of_target=_of_a_storage
+        )
+
+    def _refusal(self, why: str) -> FkJoinError | None:
+        """The error of rows that the table does not take; None if it says something else."""
+        if _BROKEN in why:
+            broken = why.partition(_BROKEN)[2]
+            return FkJoinError(
+                f"{self.place} has a constraint that a row breaks: {broken}. Leave such rows out "
+                "with a filter, or drop the constraint; the batch will be written again"
+            )
+        if _APPEND_ONLY in why:
+            return FkJoinError(
+                f"{self.place}: {why}. fkjoin updates and deletes rows: set the table's property "
+                "delta.appendOnly to false, and start the query again: it continues with this batch"
+            )
+        return None
 
     def _opened(self) -> DeltaTable:
         return DeltaTable(self.path, storage_options=dict(self.options))
@@ -269,3 +317,16 @@ def _absolute(path: str | Path) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _mends(error: BaseException) -> bool:
+    """Tell whether the same work may succeed later, unchanged."""
+    if isinstance(error, CommitFailedError):
+        return True
+    return _of_a_storage(error) and not _REFUSED.search(str(error))
+
+
+def _of_a_storage(error: BaseException) -> bool:
+    if isinstance(error, DeltaError):
+        return _OF_A_STORAGE.search(str(error)) is not None
+    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)

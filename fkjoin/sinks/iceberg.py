@@ -22,14 +22,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import FkJoinError, TopologyError, first_line
 from fkjoin.sinks import column_types, partitions
-from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, place_in, table_in
+from fkjoin.sinks.iceberg_catalog import catalog_of, mends, of_a_catalog, place_in, table_in
 from fkjoin.sinks.iceberg_commit import commit, last_batch
 from fkjoin.sinks.iceberg_rows import Rewrite
 from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
 from fkjoin.sinks.ledger import missing
-from fkjoin.sinks.retry import in_outages
+from fkjoin.sinks.retry import in_a_line, in_outages, through_outages
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
 from fkjoin.spark.outages import RETRY_S, require_retry_s
@@ -115,18 +115,18 @@ class Iceberg(TableSink):
             location = place_in(catalog, self._namespace)
             self._require_writable(location)
             if keep:
-                self._make(schema)
+                self._make()
             else:
-                self._try(schema, has_location=location is not None)
+                self._try(has_location=location is not None)
             return
         self._identities(table)
         if self.evolve:
             change = evolved(table, schema)
-            self._require_columns(change.table_metadata.schema(), schema)
+            self._require_columns(change.table_metadata.schema())
             if keep:
                 change.commit_transaction()
         else:
-            self._require_columns(table.schema(), schema)
+            self._require_columns(table.schema())
 
     def _identities(self, table: Table) -> list[str]:
         """The columns by whose values a table is partitioned as they are.
@@ -157,15 +157,15 @@ class Iceberg(TableSink):
             except FkJoinError as error:
                 raise FkJoinError(f"{self._target}: {error} as its catalog's warehouse") from error
 
-    def _make(self, schema: pa.Schema) -> None:
+    def _make(self) -> None:
         catalog = catalog_of(self.catalog, self.options, make=True)
         if not catalog.namespace_exists(self._namespace):
             catalog.create_namespace_if_not_exists(self._namespace)
-        table = self._create(catalog, schema)
+        table = self._create(catalog)
         # Another query may have made it at the same moment.
-        self._require_columns(table.schema(), schema)
+        self._require_columns(table.schema())
 
-    def _try(self, schema: pa.Schema, *, has_location: bool) -> None:
+    def _try(self, *, has_location: bool) -> None:
         """Raise what ``_make`` would say of the columns, and of a catalog without a location.
 
         The trial is made in a folder.
@@ -174,10 +174,10 @@ class Iceberg(TableSink):
             warehouse = {"warehouse": f"file://{folder}"} if has_location else {}
             trial = load_catalog("trial", type="sql", uri="sqlite:///:memory:", **warehouse)
             trial.create_namespace(self._namespace)
-            self._create(trial, schema)
+            self._create(trial)
 
-    def _create(self, catalog: Catalog, schema: pa.Schema) -> Table:
-        columns = made_of(schema)
+    def _create(self, catalog: Catalog) -> Table:
+        columns = made_of(self._schema)
         try:
             return catalog.create_table_if_not_exists(self.table, columns, properties=_MADE_WITH)
         except (TypeError, ValueError) as error:
@@ -190,13 +190,13 @@ class Iceberg(TableSink):
                 ) from error
             raise FkJoinError(
                 f"Iceberg table {self.table} cannot be made for "
-                f"{types_text(spark_schema(schema))}: {error}. "
+                f"{types_text(spark_schema(self._schema))}: {error}. "
                 "Rename or cast the column in a view of the table"
             ) from error
 
-    def _require_columns(self, existing: Schema, schema: pa.Schema) -> None:
+    def _require_columns(self, existing: Schema) -> None:
         columns = columns_of(existing)
-        column_types.require_columns(self._target, columns, schema, evolve=self.evolve)
+        column_types.require_columns(self._target, columns, self._schema, evolve=self.evolve)
 
     @in_outages
     def last_batch(self, query: str) -> BatchId | None:
@@ -228,7 +228,7 @@ class Iceberg(TableSink):
         everything: bool = False,
     ) -> None:
         existing, key = columns_of(table.schema()), self._key or self._schema.names
-        self._require_columns(table.schema(), self._schema)
+        self._require_columns(table.schema())
         upserts = column_types.fitting(self._target, upserts, existing, key, _has_years)
         deletes = column_types.fitting(self._target, deletes, existing, key, _has_years)
         on_disk = PyArrowFileIO.parse_location(table.location())[0] == "file"
@@ -247,7 +247,14 @@ class Iceberg(TableSink):
         return table
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
-        return at_catalog(self.place, self.options, work, self.retry_s)
+        """Return what it returns, through outages and conflicts; ``FkJoinError`` of a refusal."""
+
+        def text_of(error: BaseException) -> str:
+            return in_a_line(first_line(error), self.options)
+
+        return through_outages(
+            self.place, work, mends, self.retry_s, text_of=text_of, is_of_target=of_a_catalog
+        )
 
 
 def _has_years(kind: pa.DataType) -> bool:
