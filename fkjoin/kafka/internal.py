@@ -29,12 +29,8 @@ from fkjoin.kafka.wire import HEADER_PREFIX, WireRecords
 from fkjoin.kafka.writing import start
 from fkjoin.plan.physical import Physical, Read, by_spark
 from fkjoin.spark.on_spark import on_spark
+from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.trigger import Trigger, arguments_of
-
-RECORD = (
-    "topic string, partition int, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>"
-)
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _RECORD = pa.schema(
@@ -46,7 +42,8 @@ _RECORD = pa.schema(
         ("headers", pa.list_(_HEADER)),
     ]
 )
-
+RECORD = spark_schema(_RECORD)
+"""Columns of a record, as Spark's sink takes them."""
 
 _OF_TOPICS = "spark.fkjoin.topic."
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1"}

@@ -120,13 +120,10 @@ class Iceberg(TableSink):
                 self._try(has_location=location is not None)
             return
         self._identities(table)
-        if self.evolve:
-            change = evolved(table, schema)
-            self._require_columns(change.table_metadata.schema())
-            if keep:
-                change.commit_transaction()
-        else:
-            self._require_columns(table.schema())
+        change = evolved(table, schema) if self.evolve else table.transaction()
+        self._require_columns(change.table_metadata.schema())
+        if keep:
+            change.commit_transaction()
 
     def _identities(self, table: Table) -> list[str]:
         """The columns by whose values a table is partitioned as they are.
