@@ -5,7 +5,7 @@ really do overtake each other and come twice; versions alone decide (see ``fkjoi
 the records).
 
 A repartition topic connects the stages of an aggregate: regroup and aggregate.  Its records are in
-KIP-904's form (see ``fkjoin.kafka.wire_repartition``), with fkjoin's own bytes of keys, values and
+KIP-904's form (see ``fkjoin.kafka.wire``), with fkjoin's own bytes of keys, values and
 versions. Any other record goes to the dead letters.
 """
 
@@ -26,7 +26,6 @@ from fkjoin.codec.messages import SUBSCRIPTION, column
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
 from fkjoin.kafka import wire
-from fkjoin.kafka import wire_repartition as wire_change
 from fkjoin.kafka.connection import RAW_COLUMNS, Connection
 from fkjoin.kafka.internal import (
     RECORD,
@@ -180,7 +179,7 @@ def read_back(
 ) -> tuple[Physical, Physical]:
     """The topic as envelopes of ``GROUPED``, and the rows that its dead letters come from."""
     read = read_internal(spark, topic.connection, topic.last)
-    records = with_headers(read, RAW_COLUMNS, wire_change.REPARTITION_HEADERS)
+    records = with_headers(read, RAW_COLUMNS, wire.REPARTITION_HEADERS)
     unusable = _FindProblems(value)
     raw = on_spark(spark, read).select(*RAW_COLUMNS).schema
     problems = InWorkers(records, unusable, raw.add(PROBLEM, "string"))
@@ -197,9 +196,9 @@ class _ToChanges:
 
     def __call__(self, batches: Batches) -> Batches:
         for grouped in unpacked(batches):
-            records = wire_change.changes(grouped)
+            records = wire.changes(grouped)
             partitions = partitions_of(records.key, self.partitions)
-            yield record_batch(self.topic, partitions, records, wire_change.REPARTITION_HEADERS)
+            yield record_batch(self.topic, partitions, records, wire.REPARTITION_HEADERS)
 
 
 @dataclass(frozen=True)
@@ -216,9 +215,9 @@ class _FindProblems:
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
         """The reason why each record cannot be used; null: it can."""
-        problems = wire_change.problems(_records(batch))
+        problems = wire.problems(_records(batch))
         fine = pc.is_null(problems)
-        old, new = wire_change.parts(_records(batch.filter(fine)))
+        old, new = wire.parts(_records(batch.filter(fine)))
         codec = RowCodec(self.value)
         fits: Bools = codec.fits(old) & codec.fits(new)
         if fits.all():
@@ -243,10 +242,10 @@ class _Pack:
             fine = pc.is_null(problem)
             if problem.null_count < batch.num_rows:
                 yield from dead_letters(problem)
-            grouped = wire_change.read_changes(_records(batch.filter(fine)))
+            grouped = wire.read_changes(_records(batch.filter(fine)))
             if len(grouped):
                 yield envelopes(packed_by_bucket(grouped, "key", self.buckets))
 
 
 def _records(batch: pa.RecordBatch) -> wire.WireRecords:
-    return wire.records_in(batch, wire_change.REPARTITION_HEADERS)
+    return wire.records_in(batch, wire.REPARTITION_HEADERS)
