@@ -219,16 +219,16 @@ def record_batch(
     """Records for Spark's sink (``RECORD``); a header that is null in a record is not there."""
     rows = len(partitions)
     # Headers of a record stand together: the columns, transposed.
-    is_there = np.array([valid(data) for data in records.headers], bool).reshape(len(headers), rows)
-    places = np.arange(len(headers) * rows).reshape(len(headers), rows).T.reshape(-1)
-    places = places[is_there.T.reshape(-1)]
-    numbers = pa.array(places // rows if rows else places)
-    names = pa.array([f"{HEADER_PREFIX}{name}" for name in headers]).take(numbers)
-    columns_in_a_row = pa.concat_arrays(records.headers)
-    values = columns_in_a_row.take(pa.array(places)).cast(pa.binary())
-    counts = is_there.sum(axis=0)
-    offsets = np.zeros(rows + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
+    is_there = (
+        np.array([valid(data) for data in records.headers], bool).reshape(len(headers), rows).T
+    )
+    numbers, columns_of_them = np.nonzero(is_there)
+    titles = pa.array([f"{HEADER_PREFIX}{name}" for name in headers])
+    names = titles.take(pa.array(columns_of_them))
+    places = pa.array(columns_of_them * rows + numbers)
+    values = pa.concat_arrays(records.headers).take(places).cast(pa.binary())
+    counts = is_there.sum(axis=1)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     items = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     listed = pa.ListArray.from_arrays(pa.array(offsets), items, mask=pa.array(counts == 0))
     columns = [pa.repeat(pa.scalar(topic), rows), pa.array(partitions.astype(np.int32))]
