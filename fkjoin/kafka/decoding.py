@@ -86,7 +86,6 @@ class Format(Protocol):
         Decoded
             Where ``data`` is null, ``deleted`` is true and ``row`` null.
         """
-        ...
 
 
 @runtime_checkable
@@ -95,7 +94,6 @@ class Encodes(Protocol):
 
     def encode(self, row: Column, schema: StructType) -> Column:
         """Write rows of the schema as bytes; ``TopologyError`` if it cannot contain them."""
-        ...
 
 
 def decoded(

@@ -84,7 +84,6 @@ class Sink(Protocol):
         -------
         str
         """
-        ...
 
     def begin(self, table: TablePlan) -> Write:
         """Check that the table can be written there, and make the target.
@@ -106,7 +105,6 @@ class Sink(Protocol):
         FkJoinError
             If the place cannot be written to.
         """
-        ...
 
 
 @runtime_checkable
@@ -115,7 +113,6 @@ class Checks(Protocol):
 
     def check(self, table: TablePlan) -> None:
         """Raise what ``begin`` would, trying once; nothing is made or changed."""
-        ...
 
 
 @runtime_checkable
@@ -124,7 +121,6 @@ class Alone(Protocol):
 
     def require_alone(self, table: TablePlan, checkpoint: str) -> None:
         """Raise ``TopologyError`` if the table is read there, or another query writes there."""
-        ...
 
 
 def start(
@@ -248,8 +244,7 @@ def require_one(spark: SparkSession, checkpoint: str) -> None:
     if (places := Begun.of(spark, checkpoint).sinks) is not None:
         raise TopologyError(
             f"checkpoint: {checkpoint} belongs to a query that writes to {', '.join(places)}: "
-            "continue "
-            "with Table.to, which may leave some of them out, or give another checkpoint"
+            "continue with Table.to, which may leave some of them out, or give another checkpoint"
         )
 
 
@@ -290,9 +285,8 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
         if has_begun(spark, checkpoint):
             raise TopologyError(
                 f"checkpoint: {checkpoint} belongs to a query with one sink: continue with "
-                "to_kafka, "
-                "to_parquet, to_postgres, to_delta, to_iceberg or to_sink, "
-                "or give another checkpoint"
+                "to_kafka, to_parquet, to_postgres, to_delta, to_iceberg or to_sink, or give "
+                "another checkpoint"
             )
         return
     if later := [sink.place for sink in sinks if sink.place not in known]:

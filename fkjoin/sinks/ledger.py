@@ -36,15 +36,12 @@ class Ledger(Protocol):
     @property
     def place(self) -> str:
         """Name in errors."""
-        ...
 
     def begin(self, table: TablePlan) -> Any:
         """Make what has to be there, see ``Sink``."""
-        ...
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:
         """The last batch of the query that it has; None without any, or without a target."""
-        ...
 
     def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
         """Make the target what the checkpoint has after its last batch that is done.
@@ -53,7 +50,6 @@ class Ledger(Protocol):
         ``last`` does not return that batch.  ``FkJoinError``, and nothing has changed, when that
         cannot be: it says why.
         """
-        ...
 
 
 def parted(

@@ -45,13 +45,13 @@ _DIGITS = {"int2": 4, "int4": 9, "int8": 18}
 _SIGNIFICANT = {"float4": 6, "float8": 15}
 """Decimal digits that are all in a type."""
 _BASES = {"boolean": "bool", "real": "float4", "double precision": "float8"}
-"""Types whose own names are others than those that users read."""
+"""Own names of types that users read by other names."""
 _WIDER = {
     "float": "float8",
     "date": "timestamp",
     **dict.fromkeys(("struct", "array", "map"), "json"),
 }
-"""Types that keep every value, besides those of a new table."""
+"""Other types that keep every value, besides the type of a new table."""
 _READ_FROM_TEXT = ("uuid", "enum", "json", "jsonb", "inet", "cidr", "macaddr")
 """Types that Spark does not have, so only a text goes there: PostgreSQL reads it, if it can."""
 _READ_AS_KEYS = _READ_FROM_TEXT[:2]
