@@ -86,7 +86,8 @@ class String:
 
     def decode(self, data: Column) -> Decoded:
         row = F.when(data.isNotNull(), F.struct(data.cast("string").alias(self.name)))
-        return Decoded(row, data.isNull(), _not_text(data))
+        problem = F.when(~F.is_valid_utf8(data.cast("string")), F.lit("not UTF-8"))
+        return Decoded(row, data.isNull(), problem)
 
     def encode(self, row: Column, schema: StructType) -> Column:
         return _only_column(row, schema, "String").cast("string").cast("binary")
@@ -350,10 +351,6 @@ def as_format(argument: str, form: Format | str, name: str) -> Format:
             f"{argument}: a format is needed, this is a {type(form).__name__}; see fkjoin.kafka"
         )
     return form
-
-
-def _not_text(data: Column) -> Column:
-    return F.when(~F.is_valid_utf8(data.cast("string")), F.lit("not UTF-8"))
 
 
 def _only_column(row: Column, schema: StructType, format_name: str) -> Column:

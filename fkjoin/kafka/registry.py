@@ -204,12 +204,16 @@ def _require_json(kind: DataType, name: str) -> None:
 def _encoder(
     kind: Kind, registry: SchemaRegistry, write_schema: str, subject: str
 ) -> Callable[[Any], Any]:
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    context = SerializationContext(subject, MessageField.VALUE)
+
     def encode(row: Any) -> Any:
         if row is None:
             return None
         write, values = _serializer(kind, registry, write_schema), row.asDict(recursive=True)
         try:
-            return registry.asking(lambda: write(values, _context(subject)))
+            return registry.asking(lambda: write(values, context))
         except SchemaProblemError as error:
             raise FkJoinError(
                 f"{registry.place} does not have the schema to write under {subject}: {error}. "
@@ -218,12 +222,6 @@ def _encoder(
             ) from error
 
     return encode
-
-
-def _context(subject: str) -> Any:
-    from confluent_kafka.serialization import MessageField, SerializationContext
-
-    return SerializationContext(subject, MessageField.VALUE)
 
 
 @lru_cache

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bools
-from fkjoin.codec.messages import SUBSCRIPTION, column
+from fkjoin.codec.messages import GROUPED, SUBSCRIPTION, column
 from fkjoin.codec.rows import RowCodec
 from fkjoin.errors import TopologyError
 from fkjoin.kafka import wire
@@ -96,24 +96,26 @@ def staged(
 
 @dataclass(frozen=True)
 class ToRecords:
-    """Envelopes of ``SUBSCRIPTION`` and ``ANSWER`` → records for the internal topics."""
+    """Envelopes of ``SUBSCRIPTION``, ``ANSWER`` and ``GROUPED`` → records for internal topics."""
 
     topics: InternalTopics
 
     def __call__(self, batches: Batches) -> Batches:
-        # In the order of the stages, which ``internal_topics`` gives them.
-        registration, response = self.topics.partitions
-        total = self.topics.partitions
+        total, last = self.topics.partitions, self.topics.last
         for messages in unpacked(batches):
+            topic, headers = last, wire.HEADERS
             if messages.schema.equals(SUBSCRIPTION):
-                topic, records = registration, wire.registrations(messages)
+                topic, records = next(iter(total)), wire.registrations(messages)
                 partitions = partitions_of(column(messages, "foreign_key"), total[topic])
+            elif messages.schema.equals(GROUPED):
+                records, headers = wire.changes(messages), wire.REPARTITION_HEADERS
+                partitions = partitions_of(records.key, total[topic])
             else:
-                topic, records = response, wire.responses(messages)
+                records = wire.responses(messages)
                 # The partitions of the topic that the left rows came from.
                 places = versions.first_places(column(messages, "version"))
                 partitions = places.partition % total[topic]
-            yield record_batch(topic, partitions, records, wire.HEADERS)
+            yield record_batch(topic, partitions, records, headers)
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def repartition_topic(
 
 def to_records(grouped: Physical, topic: InternalTopics) -> Physical:
     """Envelopes of ``GROUPED`` as records."""
-    return InWorkers(grouped, _ToChanges(topic.last, topic.partitions[topic.last]), RECORD)
+    return InWorkers(grouped, ToRecords(topic), RECORD)
 
 
 def read_back(
@@ -187,18 +189,6 @@ def read_back(
     dead = by_spark(lambda frame: frame.select(letter.alias(RAW), PROBLEM), problems)
     usable = by_spark(lambda frame: frame.drop("headers"), records)
     return InWorkers(usable, _Pack(unusable, buckets), ENVELOPE), dead
-
-
-@dataclass(frozen=True)
-class _ToChanges:
-    topic: str
-    partitions: int
-
-    def __call__(self, batches: Batches) -> Batches:
-        for grouped in unpacked(batches):
-            records = wire.changes(grouped)
-            partitions = partitions_of(records.key, self.partitions)
-            yield record_batch(self.topic, partitions, records, wire.REPARTITION_HEADERS)
 
 
 @dataclass(frozen=True)

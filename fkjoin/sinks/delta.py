@@ -139,16 +139,16 @@ class Delta(TableSink):
                 f"partition_by: {self._target} exists, partitioned by "
                 f"{', '.join(parts) or 'nothing'}: leave it out, or write to another path"
             )
-        self._require_partitions(schema, parts)
+        self._partitions(parts)
         existing = pa.schema(table.schema().to_arrow())
         added = column_types.addable(existing, schema) if self.evolve else []
         self._require_columns(pa.schema([*existing, *added]))
         if added and keep:
             table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
 
-    def _require_partitions(self, schema: pa.Schema, parts: Sequence[str]) -> None:
-        names = [name for name in parts if name in schema.names]
-        partitions.require_types(self._target, schema, names, partitions.DELTA_TYPES, "deltalake")
+    def _partitions(self, columns: Sequence[str]) -> list[str]:
+        kinds = partitions.DELTA_TYPES
+        return partitions.require_types(self._target, self._schema, columns, kinds, "deltalake")
 
     def _require_columns(self, existing: pa.Schema) -> None:
         column_types.require_columns(self._target, existing, self._schema, evolve=self.evolve)
@@ -160,7 +160,7 @@ class Delta(TableSink):
                 f"partition_by: there is no column {unknown[0]!r}; name one of "
                 f"{', '.join(schema.names)}"
             )
-        self._require_partitions(schema, self.partition_by)
+        self._partitions(self.partition_by)
         parts, options = list(self.partition_by) or None, dict(self.options)
         try:
             # A table that deltalake writes and cannot open would stay at the path.

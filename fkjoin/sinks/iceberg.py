@@ -133,10 +133,8 @@ class Iceberg(TableSink):
         parts = table.spec().fields
         fields = [part for part in parts if isinstance(part.transform, IdentityTransform)]
         names = [table.schema().find_field(field.source_id).name for field in fields]
-        own = [name for name in names if name in self._schema.names]
-        types = partitions.ICEBERG_TYPES
-        partitions.require_types(self._target, self._schema, own, types, "pyiceberg")
-        return own
+        kinds = partitions.ICEBERG_TYPES
+        return partitions.require_types(self._target, self._schema, names, kinds, "pyiceberg")
 
     @property
     def _namespace(self) -> str:
