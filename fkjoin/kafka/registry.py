@@ -109,7 +109,11 @@ class Registry:
                 'Registry: url: an address such as "http://registry:8081" is needed'
             )
         require_retry_s(self.retry_s)
-        _require_extra(self.kind)
+        with needs_extra("Registry", "registry"):
+            import confluent_kafka.schema_registry  # noqa: F401
+            import tenacity  # noqa: F401
+        if self.kind == "protobuf":
+            require_types()
         copy_fields(self)
         settings = tuple(dict(self.settings).items())  # a dict has no hash
         object.__setattr__(self, "settings", settings)
@@ -153,14 +157,6 @@ def _require_writable(kind: Kind) -> None:
             "Registry: fkjoin reads Protobuf and does not write it; "
             'write with Registry("avro", …) or "json"'
         )
-
-
-def _require_extra(kind: Kind) -> None:
-    with needs_extra("Registry", "registry"):
-        import confluent_kafka.schema_registry  # noqa: F401
-        import tenacity  # noqa: F401
-    if kind == "protobuf":
-        require_types()
 
 
 def records_of(form: Registry, units: Notation) -> RegistryRecords:

@@ -18,7 +18,7 @@ from fkjoin.kafka.admin import require_topic
 from fkjoin.kafka.decoding import Encodes
 from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format, writer
 from fkjoin.kafka.options import sink_options
-from fkjoin.kafka.positions import HEADER, OriginsOf, RootsOf, of_roots, relayed
+from fkjoin.kafka.positions import HEADER, OriginsOf, RootsOf, relayed
 from fkjoin.lowering.results import Results
 from fkjoin.lowering.stage import rows_of
 from fkjoin.lowering.table_plan import TablePlan
@@ -28,6 +28,7 @@ from fkjoin.plan.physical import Physical, by_spark
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.spark.frame import CHAINS, RAW, VERSION
 from fkjoin.spark.names import quoted
+from fkjoin.spark.on_arrow import on_arrow
 from fkjoin.spark.schemas import Expression, arrow_schema, spark_schema
 from fkjoin.spark.topic_values import POSITIONS, MakeRecords, Writer, WriteTexts
 
@@ -241,7 +242,7 @@ def _positions(table: TablePlan) -> Column:
     """The text of the header that says where the rows came from."""
     roots = _roots(table)
     if not isinstance(table.node, Source):
-        return of_roots(F.col(VERSION), roots)
+        return on_arrow(roots, StringType(), F.col(VERSION))
     chains = F.col(CHAINS) if CHAINS in table.columns_of(table.rows).names else None
     return relayed(chains, F.col(RAW))
 

@@ -87,16 +87,16 @@ def _wrong(log: BatchLog, last: Mark | None, target: str) -> str | None:
         return None
     here = f"batch {log.done}" if log.done >= 0 else "its beginning"
     if last is None or last.number < 0:
-        why = "has no batch of its query: it is another place, or was dropped or "
+        why = " has no batch of its query: it is another place, or was dropped or "
         why += "restored from a backup"
     elif last.number < log.done:
-        why = f"is behind, at batch {last.number}: it was restored from a backup, "
+        why = f" is behind, at batch {last.number}: it was restored from a backup, "
         why += "and lacks later rows"
     elif last.number > log.last:
-        why = f"is ahead, at batch {last.number}: the checkpoint was restored from a backup"
+        why = f" is ahead, at batch {last.number}: the checkpoint was restored from a backup"
     else:
-        why = f"has another batch {last.number}: one of them was restored from a backup"
-    return f"checkpoint: {log.checkpoint} is at {here}, and {target} {why}"
+        why = f" has another batch {last.number}: one of them was restored from a backup"
+    return f"checkpoint: {log.checkpoint} is at {here}, and {target}{why}"
 
 
 def restore(

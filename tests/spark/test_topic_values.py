@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, StructType
+from pyspark.sql.types import IntegerType, StringType, StructType
 
 from fkjoin import Table, fk_join
 from fkjoin.codec import versions
@@ -25,13 +25,14 @@ from fkjoin.codec.messages import ANSWER, RESULT, Operation, column, pack, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.kafka import Registry
 from fkjoin.kafka.formats import Json, writer
-from fkjoin.kafka.positions import RootsOf, of_roots
+from fkjoin.kafka.positions import RootsOf
 from fkjoin.lowering.stage import rows_of
 from fkjoin.lowering.table_plan import Packed, TablePlan
 from fkjoin.plan.physical import Given
 from fkjoin.sinks import Kafka
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import VERSION
+from fkjoin.spark.on_arrow import on_arrow
 from fkjoin.spark.schemas import arrow_schema, struct_type
 from fkjoin.spark.topic_values import POSITIONS
 from fkjoin.spark.unpacking import UnpackResults
@@ -154,7 +155,7 @@ def by_hand(spark: SparkSession, folder: Path, key: str) -> TablePlan:
 
 
 def by_spark(table: TablePlan, sink: Kafka, roots: RootsOf | None) -> list[Any]:
-    place = [] if roots is None else [of_roots(F.col(VERSION), roots).alias(POSITIONS)]
+    place = [] if roots is None else [on_arrow(roots, StringType(), F.col(VERSION)).alias(POSITIONS)]
     changes = table.on_spark(table.changes_with(*place))
     return sink._records(table.results, changes).collect()
 
