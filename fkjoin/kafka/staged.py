@@ -120,20 +120,28 @@ class ToRecords:
 
 @dataclass(frozen=True)
 class PackMessages:
-    """Records of an internal topic → envelopes of ``SUBSCRIPTION`` or ``ANSWER``.
+    """Records of an internal topic → envelopes of ``SUBSCRIPTION``, ``ANSWER`` or ``GROUPED``.
 
-    They are by foreign key, or by left key.
+    They are by foreign key, by left key, or by group.  Records with a problem are dropped and
+    counted.
     """
 
     read: Callable[[wire.WireRecords], pa.Table]
     by: str
     buckets: int
+    headers: tuple[str, ...] = wire.HEADERS
+    find: _FindProblems | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         yield envelopes([(0, b"")])
         for batch in batches:
+            if self.find is not None:
+                problem = self.find.of(batch)
+                if problem.null_count < batch.num_rows:
+                    yield from dead_letters(problem)
+                batch = batch.filter(pc.is_null(problem))
             if batch.num_rows:
-                messages = self.read(wire.records_in(batch, wire.HEADERS))
+                messages = self.read(wire.records_in(batch, self.headers))
                 yield envelopes(packed_by_bucket(messages, self.by, self.buckets))
 
 
@@ -188,7 +196,9 @@ def read_back(
     letter = F.struct(*RAW_COLUMNS)
     dead = by_spark(lambda frame: frame.select(letter.alias(RAW), PROBLEM), problems)
     usable = by_spark(lambda frame: frame.drop("headers"), records)
-    return InWorkers(usable, _Pack(unusable, buckets), ENVELOPE), dead
+    headers = wire.REPARTITION_HEADERS
+    pack = PackMessages(wire.read_changes, "key", buckets, headers, unusable)
+    return InWorkers(usable, pack, ENVELOPE), dead
 
 
 @dataclass(frozen=True)
@@ -205,9 +215,10 @@ class _FindProblems:
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
         """The reason why each record cannot be used; null: it can."""
-        problems = wire.problems(_records(batch))
+        problems = wire.problems(wire.records_in(batch, wire.REPARTITION_HEADERS))
         fine = pc.is_null(problems)
-        old, new = wire.parts(_records(batch.filter(fine)))
+        usable = wire.records_in(batch.filter(fine), wire.REPARTITION_HEADERS)
+        old, new = wire.parts(usable)
         codec = RowCodec(self.value)
         fits: Bools = codec.fits(old) & codec.fits(new)
         if fits.all():
@@ -216,26 +227,3 @@ class _FindProblems:
         for index in pc.indices_nonzero(fine).to_numpy()[~fits].tolist():
             reasons[index] = "what the row contributes is not of the aggregate's columns"
         return pa.array(reasons, pa.string())
-
-
-@dataclass(frozen=True)
-class _Pack:
-    find: _FindProblems
-    buckets: int
-
-    def __call__(self, batches: Batches) -> Batches:
-        yield envelopes([(0, b"")])
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            problem = self.find.of(batch)
-            fine = pc.is_null(problem)
-            if problem.null_count < batch.num_rows:
-                yield from dead_letters(problem)
-            grouped = wire.read_changes(_records(batch.filter(fine)))
-            if len(grouped):
-                yield envelopes(packed_by_bucket(grouped, "key", self.buckets))
-
-
-def _records(batch: pa.RecordBatch) -> wire.WireRecords:
-    return wire.records_in(batch, wire.REPARTITION_HEADERS)

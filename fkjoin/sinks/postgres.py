@@ -253,7 +253,10 @@ class Postgres(TableSink):
             connection.execute(self._delete())
             letters = self._written(connection, upserts)
             if self.on_error == "dead-letter":
-                self._record(connection, batch, letters)
+                about = batch.query, batch.number, self.into
+                lines = [(*about, *row.letter()) for row in letters]
+                with connection.cursor() as cursor:
+                    cursor.executemany(SQL(_RECORD).format(self._beside(LETTERS)), lines)
             self._note(connection, batch)
         self._set_aside(batch.number, letters)
 
@@ -295,15 +298,6 @@ class Postgres(TableSink):
             connection.execute(text)
 
         yield from unwritten(connection, rows, write, index, self._key)
-
-    def _record(
-        self, connection: Connection[Any], batch: BatchId, letters: Sequence[Refused]
-    ) -> None:
-        text = SQL(_RECORD).format(self._beside(LETTERS))
-        about = batch.query, batch.number, self.into
-        lines = [(*about, *row.letter()) for row in letters]
-        with connection.cursor() as cursor:
-            cursor.executemany(text, lines)
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
         """Return what the work returns, through outages; ``FkJoinError`` of other refusals."""
