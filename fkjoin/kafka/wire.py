@@ -51,8 +51,8 @@ from fkjoin.codec.messages import ANSWER, GROUPED, SUBSCRIPTION, column, table
 from fkjoin.errors import FormatError
 
 WIRE_VERSION = 1
-HEADERS = ("version", "instruction", "propagate", "timestamp")
-REPARTITION_HEADERS = ("version", "row", "timestamp")
+HEADERS: tuple[str, ...] = ("version", "instruction", "propagate", "timestamp")
+REPARTITION_HEADERS: tuple[str, ...] = ("version", "row", "timestamp")
 HEADER_PREFIX = "fkjoin."
 
 _COMES, _LEAVES = 2, 0

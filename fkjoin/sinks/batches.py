@@ -34,7 +34,7 @@ from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.internal import InternalTopics, require_first_records
 from fkjoin.lowering.results import Results
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.sinks.ledger import parted, require_together, restore, written_to
+from fkjoin.sinks.ledger import require_together, restore, written_to
 from fkjoin.spark.frame import RAW
 from fkjoin.spark.query_start import starting
 
@@ -199,12 +199,7 @@ def restore_places(
                 "stop that one first"
             )
         begun_as, _ = table(checkpoint)
-        # Before they begin: a target that is gone is made by that, and its place may remember
-        # batches apart from it.
-        apart = parted(spark, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
-        for _, sink, _ in apart:
-            sink.begin(begun_as)
-        return restore(begun_as, checkpoint, apart)
+        return restore(begun_as, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
 
 
 def _by_place(sinks: Sequence[Sink]) -> dict[str, Sink]:

@@ -10,7 +10,7 @@ anything changes, and ``restore`` makes a place what the checkpoint's state is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -99,13 +99,16 @@ def _wrong(log: BatchLog, last: Mark | None, target: str) -> str | None:
     return f"checkpoint: {log.checkpoint} is at {here}, and {target}{why}"
 
 
-def restore(
-    table: TablePlan, checkpoint: str, places_apart: Sequence[tuple[str, Ledger, str]]
-) -> list[str]:
-    """Make places what the checkpoint's state is; their names.
+def restore(table: TablePlan, checkpoint: str, sinks: Mapping[str, Any]) -> list[str]:
+    """Make places that are not where the checkpoint is what its state is; their names.
 
-    ``places_apart``: as of ``parted``.
+    ``sinks``: as of ``parted``.
     """
+    # Before they begin: a target that is gone is made by that, and its place may remember
+    # batches apart from it.
+    places_apart = parted(table.spark, checkpoint, sinks)
+    for _, ledger, _ in places_apart:
+        ledger.begin(table)
     places = []
     log = BatchLog(table.spark, checkpoint)
     for name, ledger, wrong in places_apart:
