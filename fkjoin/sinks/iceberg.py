@@ -1,13 +1,21 @@
 """An Iceberg table kept up to date: each batch is one commit of a catalog.
 
-The table's properties have the batch's name.
+A commit is a snapshot, and the table's properties have the batch's name: they outlive snapshots,
+which are expired.  *Law*: a commit is on top of the snapshot in which the batch was looked for, or
+it fails.  So a batch without rows is a snapshot, too.
 Events have no key, and are appended by such a commit.
+
+The package pyiceberg has texts, bytes and lists with 64-bit offsets; fkjoin's batches have 32-bit
+ones, which are the same values.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -17,17 +25,18 @@ import pyarrow as pa
 # Of the extra: else pyiceberg would miss it in a batch of a partitioned table.
 import pyiceberg_core  # noqa: F401
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.exceptions import ResolveError, ValidationError
+from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update import AssertTableUUID
 from pyiceberg.transforms import IdentityTransform
 
 from fkjoin.errors import FkJoinError, TopologyError, first_line
 from fkjoin.sinks import column_types, partitions
 from fkjoin.sinks.iceberg_catalog import catalog_of, mends, of_a_catalog, place_in, table_in
-from fkjoin.sinks.iceberg_commit import commit, last_batch
 from fkjoin.sinks.iceberg_rows import Rewrite
-from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
 from fkjoin.sinks.ledger import missing
 from fkjoin.sinks.retry import in_a_line, in_outages, through_outages
 from fkjoin.sinks.table_sink import BatchId, TableSink
@@ -44,6 +53,14 @@ _MADE_WITH = {
 
 _NOWHERE = "No default path"
 """The words of pyiceberg where neither the catalog nor its options have a place for a table."""
+
+_PROPERTY = "fkjoin.batch."
+"""Before a query's name: the property with its last batch."""
+_QUERY, _BATCH = "fkjoin.query", "fkjoin.batch"
+"""Entries of a snapshot's summary, for readers of the table's history."""
+_PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+_TIMES = (pa.time32("s"), pa.time32("ms"), pa.time64("ns"))
+_MADE = {pa.int8(): pa.int32(), pa.int16(): pa.int32(), **dict.fromkeys(_TIMES, pa.time64("us"))}
 
 _T = TypeVar("_T")
 
@@ -120,7 +137,7 @@ class Iceberg(TableSink):
                 self._try(has_location=location is not None)
             return
         self._identities(table)
-        change = evolved(table, schema) if self.evolve else table.transaction()
+        change = _evolved(table, schema) if self.evolve else table.transaction()
         self._require_columns(change.table_metadata.schema())
         if keep:
             change.commit_transaction()
@@ -172,7 +189,7 @@ class Iceberg(TableSink):
             self._create(trial)
 
     def _create(self, catalog: Catalog) -> Table:
-        columns = made_of(self._schema)
+        columns = _made_of(self._schema)
         try:
             return catalog.create_table_if_not_exists(self.table, columns, properties=_MADE_WITH)
         except (TypeError, ValueError) as error:
@@ -186,23 +203,23 @@ class Iceberg(TableSink):
             raise FkJoinError(f"{self._target} cannot be made{why}") from error
 
     def _require_columns(self, existing: Schema) -> None:
-        columns = columns_of(existing)
+        columns = _columns_of(existing)
         column_types.require_columns(self._target, columns, self._schema, evolve=self.evolve)
 
     @in_outages
     def last_batch(self, query: str) -> BatchId | None:
         table = self._table()
-        return None if table is None else last_batch(table, query)
+        return None if table is None else _last_of(table, query)
 
     @in_outages
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         table = self._opened()
-        if self.has(batch, last_batch(table, batch.query)):
+        if self.has(batch, _last_of(table, batch.query)):
             return
         if upserts.num_rows or deletes.num_rows:
             self._commit(table, batch, upserts, deletes)
         else:
-            commit(table, batch, [], [])
+            _commit_batch(table, batch, [], [])
 
     @in_outages
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
@@ -218,7 +235,7 @@ class Iceberg(TableSink):
         *,
         everything: bool = False,
     ) -> None:
-        existing, key = columns_of(table.schema()), self._key or self._schema.names
+        existing, key = _columns_of(table.schema()), self._key or self._schema.names
         self._require_columns(table.schema())
         upserts = column_types.fitting(self._target, upserts, existing, key, _has_years)
         deletes = column_types.fitting(self._target, deletes, existing, key, _has_years)
@@ -227,7 +244,7 @@ class Iceberg(TableSink):
         partitions.require_values(self._target, upserts, parts, key, on_disk=on_disk)
         rewrite = Rewrite(table, existing, upserts, deletes, everything)
         tasks = rewrite.tasks() if self._key else []
-        commit(table, batch, [task.file for task in tasks], rewrite.portions(tasks))
+        _commit_batch(table, batch, [task.file for task in tasks], rewrite.portions(tasks))
 
     def _table(self) -> Table | None:
         return table_in(catalog_of(self.catalog, self.options, make=False), self.table)
@@ -250,3 +267,104 @@ class Iceberg(TableSink):
 
 def _has_years(kind: pa.DataType) -> bool:
     return pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+
+
+class _SingleAttempt(Transaction):
+    """A transaction that does not repeat itself.
+
+    The package's own repetition puts added rows on top of what another writer has committed: also
+    rows with the same keys, and rows of another attempt at the batch.
+    """
+
+    def commit_transaction(self) -> Table:
+        requirements = (*self._requirements, AssertTableUUID(uuid=self.table_metadata.table_uuid))
+        self._table._do_commit(updates=self._updates, requirements=requirements)
+        return self._table
+
+
+def _last_of(table: Table, query: str) -> BatchId | None:
+    """Return the query's last batch that the table has; None also if it was rolled back."""
+    text = table.properties.get(f"{_PROPERTY}{query}")
+    if text is None:
+        return None
+    facts = json.loads(text)
+    if _is_undone(table, facts["snapshot"]):
+        return None
+    return BatchId(query, facts["number"], facts["began_ms"])
+
+
+def _is_undone(table: Table, snapshot_id: int) -> bool:
+    """Tell whether a snapshot is there, and is none of those that the current one came from."""
+    known = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in table.snapshots()}
+    current = table.metadata.current_snapshot_id
+    while current is not None and current != snapshot_id:
+        current = known.get(current)
+    return current is None and snapshot_id in known
+
+
+def _commit_batch(
+    table: Table, batch: BatchId, gone: Sequence[DataFile], portions: Iterable[pa.Table]
+) -> None:
+    """Commit a batch: the table loses some files, and gets the rows.
+
+    The last batch must have been read from the same ``table`` object: whatever was committed since
+    then makes it fail, with ``CommitFailedException``.
+    """
+    transaction = _SingleAttempt(table)
+    update = transaction.update_snapshot({_QUERY: batch.query, _BATCH: str(batch.number)})
+    snapshot = update.overwrite() if gone else update.merge_append()
+    numbers = itertools.count()
+    about, uuid = table.metadata, snapshot.commit_uuid
+    for rows in portions:
+        for file in _dataframe_to_data_files(about, rows, table.io, uuid, numbers):
+            snapshot.append_data_file(file)
+    for file in gone:
+        snapshot.delete_data_file(file)
+    snapshot.commit()
+    facts = {"number": batch.number, "began_ms": batch.began_ms, "snapshot": snapshot.snapshot_id}
+    transaction.set_properties({f"{_PROPERTY}{batch.query}": json.dumps(facts)})
+    transaction.commit_transaction()
+
+
+def _columns_of(schema: Schema) -> pa.Schema:
+    """Return the columns of a table as Arrow's, in their order."""
+    columns = schema_to_pyarrow(schema, include_field_ids=False)
+    return pa.schema([_with(field, _PLAIN) for field in columns])
+
+
+def _made_of(schema: pa.Schema) -> pa.Schema:
+    """Return the columns that a table is made with.
+
+    Iceberg has whole numbers of 32 and 64 bits, and times in microseconds.
+    """
+    return pa.schema([_with(field, _MADE) for field in schema])
+
+
+def _evolved(table: Table, schema: pa.Schema) -> Transaction:
+    """Stage the columns that the table lacks, and wider types of those that cannot hold all values.
+
+    Nothing is committed.  What Iceberg cannot widen stays as it is.
+    """
+    transaction, existing = table.transaction(), _columns_of(table.schema())
+    wanted = _made_of(schema)
+    fits, shared = column_types.fits, [item for item in wanted if item.name in existing.names]
+    narrow = [item for item in shared if not fits(item.type, existing.field(item.name).type)]
+    for item in (*column_types.addable(existing, wanted), *narrow):
+        with (
+            contextlib.suppress(ResolveError, ValidationError, ValueError),
+            transaction.update_schema() as update,
+        ):
+            update.union_by_name(pa.schema([item]), table.format_version)
+    return transaction
+
+
+def _with(field: pa.Field, others: Mapping[pa.DataType, pa.DataType]) -> pa.Field:
+    """The field with other types, also of what is in it."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_with(inner, others) for inner in kind])
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_with(kind.value_field, others))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_with(kind.key_field, others), _with(kind.item_field, others))
+    return field.with_type(others.get(kind, kind))
