@@ -1,7 +1,8 @@
 """A Delta table kept up to date: each batch is one MERGE.
 
-Its commit has the query's id and the batch's number (``txn``).
-Events have no key, and are appended by such a commit.
+Its commit has the batch's number and when it began as transactions (``txn``), which the log keeps
+for good, and as metadata, by which the version of a batch is found as long as the table keeps its
+history.  Events have no key, and are appended by such a commit.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from fkjoin.checkpoint.batch_log import BatchLog
+from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.errors import FkJoinError, TopologyError, masked
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.sinks import column_types, delta_log, partitions
+from fkjoin.sinks import column_types, partitions
 from fkjoin.sinks.ledger import missing
 from fkjoin.sinks.retry import in_a_line, in_outages, through_outages
 from fkjoin.sinks.table_sink import BatchId, TableSink
@@ -32,6 +33,16 @@ from fkjoin.spark.schemas import listed, spark_schema, types_text
 from fkjoin.storage.local_files import require_folder, require_writable
 
 _GONE = "_fkjoin_gone"
+_QUERY, _BATCH, _BEGAN = "fkjoin.query", "fkjoin.batch", "fkjoin.beganMs"
+_ROWS_STAY = {
+    *("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "CHANGE COLUMN"),
+    *("SET TBLPROPERTIES", "SET TABLE PROPERTIES", "ADD CONSTRAINT", "DROP CONSTRAINT"),
+    *("ADD FEATURE", "UPDATE TABLE METADATA", "UPDATE FIELD METADATA"),
+}
+"""Operations of others that leave the rows as they are."""
+_RESTORE = "RESTORE"
+_NEVER = -1
+"""Stands for the time of the batch before the first one."""
 _OF_A_STORAGE = re.compile(r"Generic (?!DeltaTable)\w+ error|HTTP error|non-2xx status|lacked")
 _REFUSED = re.compile(
     r"\b4(?!08|09|12|25|29)\d\d [A-Z]\w+|lacked (the necessary privileges|valid authentication)"
@@ -177,7 +188,7 @@ class Delta(TableSink):
     @in_outages
     def last_batch(self, query: str) -> BatchId | None:
         table = self._existing()
-        return None if table is None else delta_log.last(table, query)
+        return None if table is None else _last(table, query)
 
     def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
         mark = log.mark(log.done)
@@ -189,11 +200,11 @@ class Delta(TableSink):
     def _to_version_of(self, batch: BatchId) -> bool:
         """Restore the version of a batch, which has every table's rows; False if it is gone."""
         table = self._opened()
-        version = delta_log.version_of(table, batch.query, batch.mark)
+        version = version_of(table, batch.query, batch.mark)
         if version is None:
             return False
         try:
-            table.restore(version, commit_properties=delta_log.commit(batch))
+            table.restore(version, commit_properties=_commit(batch))
         except DeltaError as error:
             if "missing file" not in str(error):  # which were vacuumed
                 raise
@@ -202,7 +213,7 @@ class Delta(TableSink):
 
     @in_outages
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
-        table, properties = self._opened(), delta_log.commit(batch)
+        table, properties = self._opened(), _commit(batch)
         rows = self._fitting(table, rows, self._key)
         write_deltalake(
             table, rows, mode="overwrite", schema_mode="merge", commit_properties=properties
@@ -257,12 +268,12 @@ class Delta(TableSink):
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         if (table := self._existing()) is None:
             raise missing(self.place)
-        if self.has(batch, delta_log.last(table, batch.query)):
+        if self.has(batch, _last(table, batch.query)):
             return
         if upserts.num_rows or deletes.num_rows:
             self._write(table, batch, upserts, deletes)
         else:
-            delta_log.note(table, batch)
+            _note(table, batch)
         self._keep_up(batch.number)
 
     def _keep_up(self, number: int) -> None:
@@ -277,7 +288,7 @@ class Delta(TableSink):
             self._opened().vacuum(dry_run=False)
 
     def _write(self, table: DeltaTable, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        properties = delta_log.commit(batch)
+        properties = _commit(batch)
         if not self._key:
             rows = self._fitting(table, upserts, self._schema.names)
             merge: Any = {"schema_mode": "merge", "commit_properties": properties}
@@ -330,3 +341,64 @@ def _of_a_storage(error: BaseException) -> bool:
     if isinstance(error, DeltaError):
         return _OF_A_STORAGE.search(str(error)) is not None
     return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+
+
+def _commit(batch: BatchId) -> CommitProperties:
+    """Make the properties of a batch's commit."""
+    query, number = batch.query, batch.number
+    began_ms = _NEVER if batch.began_ms is None else batch.began_ms
+    metadata = {_QUERY: query, _BATCH: str(number), _BEGAN: str(began_ms)}
+    transactions = [Transaction(query, number), Transaction(_began(query), began_ms)]
+    return CommitProperties(custom_metadata=metadata, app_transactions=transactions)
+
+
+def _last(table: DeltaTable, query: str) -> BatchId | None:
+    """The query's last batch that is in the table."""
+    number, began_ms = table.transaction_version(query), table.transaction_version(_began(query))
+    if number is None or _was_restored(table, query):
+        return None
+    return BatchId(query, number, None if began_ms == _NEVER else began_ms)
+
+
+def _was_restored(table: DeltaTable, query: str) -> bool:
+    """Tell whether another writer restored an earlier version after the query's last commit.
+
+    The query's transactions outlive that.
+    """
+    for limit in (1, 20, None):  # mostly the newest commit is the query's
+        for entry in table.history(limit):
+            if entry.get(_QUERY) == query:
+                return False
+            if entry["operation"] == _RESTORE and _QUERY not in entry:
+                return True
+    return False
+
+
+def _note(table: DeltaTable, batch: BatchId) -> None:
+    """Commit a batch that has no rows."""
+    properties = _commit(batch)
+    table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+
+
+def version_of(table: DeltaTable, query: str, mark: Mark) -> int | None:
+    """The newest version with a batch, after which only fkjoin wrote; None without any.
+
+    ``FkJoinError`` if another writer has changed rows since: they would be undone.
+    """
+    others: list[tuple[int, str]] = []
+    for entry in table.history():  # the newest first
+        if entry.get(_QUERY) == query and entry[_BEGAN] == str(mark.began_ms):
+            if others:
+                version, operation = others[-1]
+                raise FkJoinError(
+                    f"its version {version} ({operation}) was written by another writer, and would "
+                    "be undone"
+                )
+            return int(entry["version"])
+        if entry.get(_QUERY) != query and entry["operation"] not in (*_ROWS_STAY, _RESTORE):
+            others.append((entry["version"], entry["operation"]))
+    return None
+
+
+def _began(query: str) -> str:
+    return f"{query} began"
