@@ -22,9 +22,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from fkjoin.errors import FkJoinError, first_line, set_aside
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
-from fkjoin.sinks.postgres_refusals import ROW_PLACE, Refused, unread, unwritten
+from fkjoin.sinks.postgres_refusals import ROW_PLACE, Refused, spelled, unread, unwritten
 from fkjoin.sinks.postgres_server import NO_PASSWORD, connect, mends, settings_of
-from fkjoin.sinks.postgres_values import spelled
 from fkjoin.sinks.retry import in_outages, repeated
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.dead_letters import OnError, require_on_error
