@@ -217,10 +217,13 @@ def _client(
         client = make(settings)
     except Py4JJavaError as error:
         _, text = _reason(error)
-        why = f"options: Java's Kafka client cannot be made with the settings kafka.…: {text}"
         if "bootstrap" in text:
-            why = f"bootstrap_servers: {bootstrap_servers} cannot be asked: {text}"
-        raise TopologyError(why) from None
+            raise TopologyError(
+                f"bootstrap_servers: {bootstrap_servers} cannot be asked: {text}"
+            ) from None
+        raise TopologyError(
+            f"options: Java's Kafka client cannot be made with the settings kafka.…: {text}"
+        ) from None
     try:
         yield client
     except Py4JJavaError as error:
@@ -231,12 +234,15 @@ def _client(
 
 def _unreachable(error: Py4JJavaError, bootstrap_servers: str) -> TopologyError:
     kinds, text = _reason(error)
-    why = f"no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s ({text}). Check that "
-    why += "the broker is not busy, that the address is right and reachable from here, and the "
     if re.search("Authentication|Authorization", kinds):
-        why = f"the brokers at {bootstrap_servers} refuse this client ({text}); look at the "
+        return TopologyError(
+            f"bootstrap_servers: the brokers at {bootstrap_servers} refuse this client ({text}); "
+            "look at the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…"
+        )
     return TopologyError(
-        f"bootstrap_servers: {why}options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…"
+        f"bootstrap_servers: no broker answers at {bootstrap_servers} within {_TIMEOUT_S} s "
+        f"({text}). Check that the broker is not busy, that the address is right and reachable "
+        "from here, and the options: kafka.security.protocol, kafka.sasl.…, kafka.ssl.…"
     )
 
 

@@ -211,15 +211,18 @@ class Debezium:
         if self.inner is None:
             return
         if isinstance(self.inner, Registry) and self.inner.kind == "protobuf":
-            why = ": events in Protobuf are not read, since nulls of a row are lost in them; let "
-            why += "the connector write Avro, or JSON without a registry"
-        elif not isinstance(self.inner, Registry) or self.inner.kind != "avro":
-            why = ' can only be Registry("avro", url=…); JSON events need none'
-        elif self.inner.schema is not None or self.inner.units:
-            why = ": leave out its schema and units; give them to Debezium(…)"
-        else:
-            return
-        raise TopologyError(f"Debezium: inner{why}")
+            raise TopologyError(
+                "Debezium: inner: events in Protobuf are not read, since nulls of a row are lost "
+                "in them; let the connector write Avro, or JSON without a registry"
+            )
+        if not isinstance(self.inner, Registry) or self.inner.kind != "avro":
+            raise TopologyError(
+                'Debezium: inner can only be Registry("avro", url=…); JSON events need none'
+            )
+        if self.inner.schema is not None or self.inner.units:
+            raise TopologyError(
+                "Debezium: inner: leave out its schema and units; give them to Debezium(…)"
+            )
 
     def about(self, data: Column) -> Column:
         """Read the parts of an event besides its row.

@@ -210,9 +210,14 @@ def internal_records(stages: Sequence[StageQuery]) -> dict[str, int]:
 def _read(spark: SparkSession, checkpoint: str, topics: Sequence[str]) -> dict[str, list[Offsets]]:
     """Find where the oldest batch that the checkpoint keeps has ended, in each topic it reads."""
     offsets = committed_offsets(spark, checkpoint, topics)
-    if offsets:
-        return offsets
-    why = f"belongs to a query that reads none of {', '.join(topics)}; leave it out"
     if offsets is None:
-        why = "has no batch that is committed; purge when its query has read something"
-    raise FkJoinError(f"checkpoints: {checkpoint} {why}")
+        raise FkJoinError(
+            f"checkpoints: {checkpoint} has no batch that is committed; "
+            "purge when its query has read something"
+        )
+    if not offsets:
+        raise FkJoinError(
+            f"checkpoints: {checkpoint} belongs to a query that reads none of "
+            f"{', '.join(topics)}; leave it out"
+        )
+    return offsets

@@ -47,13 +47,17 @@ def require_columns(target: str, existing: pa.Schema, schema: pa.Schema, *, evol
     """
     if missing := [name for name in schema.names if name not in existing.names]:
         lacked, known = ", ".join(missing), ", ".join(sorted(existing.names))
-        way = "" if evolve else "let evolve=True add them, "
-        why = f" (it has {known}): add them, {way}or write to another one"
         if len(addable(existing, pa.schema(map(schema.field, missing)))) < len(missing):
-            why = ", and has columns whose names differ only in case, which Spark does not "
-            why += f"distinguish ({known}): rename the columns in a view of the table, or write "
-            why += "to another table"
-        raise FkJoinError(f"{target} lacks the columns {lacked}{why}")
+            raise FkJoinError(
+                f"{target} lacks the columns {lacked}, and has columns whose names differ only in "
+                f"case, which Spark does not distinguish ({known}): rename the columns in a view "
+                "of the table, or write to another table"
+            )
+        way = "" if evolve else "let evolve=True add them, "
+        raise FkJoinError(
+            f"{target} lacks the columns {lacked} (it has {known}): add them, {way}"
+            "or write to another one"
+        )
     if wrong := list(problems(existing, schema)):
         raise FkJoinError(f"{target} does not match fkjoin's table: {'; '.join(wrong)}")
 

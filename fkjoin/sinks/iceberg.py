@@ -195,12 +195,16 @@ class Iceberg(TableSink):
         except (TypeError, ValueError) as error:
             if isinstance(error, OSError):  # of a storage or a catalog
                 raise
-            why = f" for {types_text(spark_schema(self._schema))}: {error}. "
-            why += "Rename or cast the column in a view of the table"
             if str(error).startswith(_NOWHERE):
-                why = f": {self.place} does not say where to store its files; "
-                why += "give a warehouse in options"
-            raise FkJoinError(f"{self._target} cannot be made{why}") from error
+                raise FkJoinError(
+                    f"Iceberg table {self.table} cannot be made: {self.place} does not say where "
+                    "to store its files; give a warehouse in options"
+                ) from error
+            raise FkJoinError(
+                f"Iceberg table {self.table} cannot be made for "
+                f"{types_text(spark_schema(self._schema))}: {error}. "
+                "Rename or cast the column in a view of the table"
+            ) from error
 
     def _require_columns(self, existing: Schema) -> None:
         columns = _columns_of(existing)

@@ -252,20 +252,27 @@ def _roots(table: TablePlan) -> RootsOf | OriginsOf:
     node, read = table.node, sources(table.node)
     tables = node.tables if isinstance(node, Merge) else (node,)
     if any(map(summed_up, tables)):
-        why = "they are not available after an aggregate, a flat map, rekey or operators on a "
-        why += "merged table, whose rows do not come from one record; leave positions out"
-    elif homeless := [source.name for source in read if source.topic is None]:
-        why = f"{homeless[0]} is not read from a topic, so its rows have no position in one"
-    elif begun := [source.name for source in read if source.snapshot is not None]:
-        why = f"{begun[0]} has a snapshot, whose rows have no position in a topic; leave "
-        why += "positions out"
-    elif isinstance(node, Merge) and periodic(node):
-        why = f"{node.name} has emit={node.emit!r}, and rows that wait for the end of an "
-        why += "interval lose their positions; leave emit or positions out"
-    else:
-        known = RootsOf.topics(node.parts, [str(source.topic) for source in read])
-        return OriginsOf(origins(node), known.known) if isinstance(node, Merge) else known
-    raise TopologyError(f"positions: {why}")
+        raise TopologyError(
+            "positions: they are not available after an aggregate, a flat map, rekey or operators "
+            "on a merged table, whose rows do not come from one record; leave positions out"
+        )
+    if homeless := [source.name for source in read if source.topic is None]:
+        raise TopologyError(
+            f"positions: {homeless[0]} is not read from a topic, "
+            "so its rows have no position in one"
+        )
+    if begun := [source.name for source in read if source.snapshot is not None]:
+        raise TopologyError(
+            f"positions: {begun[0]} has a snapshot, whose rows have no position in a topic; leave "
+            "positions out"
+        )
+    if isinstance(node, Merge) and periodic(node):
+        raise TopologyError(
+            f"positions: {node.name} has emit={node.emit!r}, and rows that wait for the end of an "
+            "interval lose their positions; leave emit or positions out"
+        )
+    known = RootsOf.topics(node.parts, [str(source.topic) for source in read])
+    return OriginsOf(origins(node), known.known) if isinstance(node, Merge) else known
 
 
 def _of_positions() -> Column:

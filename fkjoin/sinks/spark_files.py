@@ -51,13 +51,16 @@ def require_written(
             writer.save(Path(trial, "out").as_uri())
         except (PySparkException, Py4JError) as error:
             condition = error.getCondition() if isinstance(error, PySparkException) else None
-            why = f"options: {format} cannot be written with {', '.join(options) or 'none'}: "
-            why += f"{_line_of(error)}; set them as Spark's documentation of the format says"
             if condition == "UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE" or format.lower() == "text":
-                why = f"format: {format} cannot contain these changes: {_line_of(error)}; choose "
-                why += "one that can, such as json; or write a program, in which "
-                why += "table.changes.drop(…) leaves columns out"
-            raise TopologyError(why) from error
+                raise TopologyError(
+                    f"format: {format} cannot contain these changes: {_line_of(error)}; choose one "
+                    "that can, such as json; or write a program, in which table.changes.drop(…) "
+                    "leaves columns out"
+                ) from error
+            raise TopologyError(
+                f"options: {format} cannot be written with {', '.join(options) or 'none'}: "
+                f"{_line_of(error)}; set them as Spark's documentation of the format says"
+            ) from error
 
 
 def _line_of(error: Exception) -> str:
