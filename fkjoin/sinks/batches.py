@@ -115,14 +115,6 @@ class Checks(Protocol):
         """Raise what ``begin`` would, trying once; nothing is made or changed."""
 
 
-@runtime_checkable
-class Alone(Protocol):
-    """A sink whose place has the batches of one query, and nothing else."""
-
-    def require_alone(self, table: TablePlan, checkpoint: str) -> None:
-        """Raise ``TopologyError`` if the table is read there, or another query writes there."""
-
-
 def start(
     spark: SparkSession, table: AsBegun, sink: Sink, *, checkpoint: str, **query: Any
 ) -> Query:
@@ -168,7 +160,8 @@ def require_as_begun(
     ``sinks``: as for ``require_together``.
     """
     for sink in sinks.values():
-        if isinstance(sink, Alone):
+        # Its place has the batches of one query, and nothing else; the table is not read there.
+        if hasattr(sink, "require_alone"):
             sink.require_alone(table, checkpoint)
     written = functools.partial(written_to, table.spark, checkpoint, sinks)
     require_begun_with(begun, table.spark, checkpoint, table.top, written)

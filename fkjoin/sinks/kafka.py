@@ -15,7 +15,6 @@ from fkjoin.analysis.bound import texts_of
 from fkjoin.analysis.columns import resolve_column
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.admin import require_topic
-from fkjoin.kafka.decoding import Encodes
 from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format, writer
 from fkjoin.kafka.options import sink_options
 from fkjoin.kafka.positions import HEADER, OriginsOf, RootsOf, relayed
@@ -287,7 +286,7 @@ def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructTyp
 
 
 def _encode(argument: str, form: Format, row: Column, schema: StructType) -> Column:
-    if not isinstance(form, Encodes):
+    if not hasattr(form, "encode"):
         raise TopologyError(
             f"{argument}: {type(form).__name__} is a format to read only; "
             "write String, Bytes, Json or Registry"
