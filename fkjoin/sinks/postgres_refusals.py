@@ -1,4 +1,4 @@
-"""Rows as PostgreSQL reads them, and those that it refuses: which, and what there is to say of each.
+"""Rows as PostgreSQL reads them, and those that it refuses: which, and what to say of each.
 
 *Law*: all other rows are written, whichever rows are refused.  All are tried at once; if that
 fails, their halves are, and the halves of those that fail.
