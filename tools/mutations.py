@@ -190,7 +190,7 @@ MUTATIONS = {
     ),
     "a draft is published over a batch that is there": Mutation(
         "fkjoin/sinks/parquet_batches.py",
-        "        if last == mark:\n            return True\n",
+        "            if last == mark:\n                return True\n",
         "",
         "tests/sinks/test_parquet_attempts.py",
     ),

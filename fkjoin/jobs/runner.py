@@ -37,13 +37,13 @@ from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.job_sinks import PlannedQuery
 from fkjoin.jobs.purging import interval_s, purging
 from fkjoin.jobs.screen import Screen
-from fkjoin.kafka.committed_offsets import (
+from fkjoin.kafka.purging import (
     InFlight,
     committed_offsets,
     in_flight,
     internal_connections,
+    purge,
 )
-from fkjoin.kafka.purging import purge
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.page import ShownJob, served
 from fkjoin.metrics.report import Mode

@@ -105,15 +105,16 @@ def offset_ranges(
 ) -> dict[int, range]:
     """The offsets that each partition still has; no partitions where there is no such topic."""
     with _consumer(bootstrap_servers, options) as consumer:
-        infos, partition = consumer.partitionsFor(topic) or (), _kafka().common.TopicPartition
-        parts = [partition(topic, info.partition()) for info in infos]
-        begins = _by_number(consumer.beginningOffsets(parts))
-        ends = _by_number(consumer.endOffsets(parts))
-        return {number: range(first, ends[number]) for number, first in begins.items()}
+        return {part.partition(): offsets for part, offsets in _ranges(consumer, topic).items()}
 
 
-def _by_number(offsets: Any) -> dict[int, int]:
-    return {part.partition(): offset for part, offset in dict(offsets).items()}
+def _ranges(consumer: Any, topic: str) -> dict[Any, range]:
+    """The offsets that each partition still has, by Java's partitions."""
+    infos, partition = consumer.partitionsFor(topic) or (), _kafka().common.TopicPartition
+    parts = [partition(topic, info.partition()) for info in infos]
+    begins = dict(consumer.beginningOffsets(parts))
+    ends = dict(consumer.endOffsets(parts))
+    return {part: range(begins[part], ends[part]) for part in parts}
 
 
 def delete_records(
@@ -155,19 +156,16 @@ def bounds(
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
     with _consumer(bootstrap_servers, options) as consumer:
-        for info in consumer.partitionsFor(topic):
-            number = info.partition()
-            part = _kafka().common.TopicPartition(topic, number)
-            low = dict(consumer.beginningOffsets([part]))[part]
-            high = dict(consumer.endOffsets([part]))[part]
-            begins[number] = low
+        for part, offsets in _ranges(consumer, topic).items():
+            number = part.partition()
+            begins[number] = offsets.start
             look = _FIRST_LOOK
-            while number not in ends and low < high:
-                start = max(low, high - look)
-                last = _last_record(consumer, part, start, high, tombstones=tombstones)
+            while number not in ends and offsets:
+                start = max(offsets.start, offsets.stop - look)
+                last = _last_record(consumer, part, start, offsets.stop, tombstones=tombstones)
                 if last is not None:
                     ends[number] = last
-                elif start == low:
+                elif start == offsets.start:
                     break
                 look *= 16
     return begins, ends
@@ -196,18 +194,11 @@ def _consumer(bootstrap_servers: str, options: Mapping[str, str]) -> AbstractCon
     """A consumer that creates no topic and commits nothing; of one thread alone, as Java's is."""
     more = dict.fromkeys(("enable.auto.commit", "allow.auto.create.topics"), "false")
     more |= dict.fromkeys(("key.deserializer", "value.deserializer"), _BYTES)
-
-    def make(settings: Any) -> Any:
-        return _kafka().clients.consumer.KafkaConsumer(settings)
-
-    return _client(make, bootstrap_servers, options, more)
+    return _client(_kafka().clients.consumer.KafkaConsumer, bootstrap_servers, options, more)
 
 
 def _admin(bootstrap_servers: str, options: Mapping[str, str]) -> AbstractContextManager[Any]:
-    def make(settings: Any) -> Any:
-        return _kafka().clients.admin.AdminClient.create(settings)
-
-    return _client(make, bootstrap_servers, options)
+    return _client(_kafka().clients.admin.AdminClient.create, bootstrap_servers, options, {})
 
 
 @contextmanager
@@ -215,14 +206,13 @@ def _client(
     make: Callable[[Any], Any],
     bootstrap_servers: str,
     options: Mapping[str, str],
-    more: Mapping[str, str] | None = None,
+    more: Mapping[str, str],
 ) -> Iterator[Any]:
     """A client for as long as it is needed; what Java says is wrong becomes a ``TopologyError``."""
-    _kafka()
     waits = dict.fromkeys(("default.api.timeout.ms", "request.timeout.ms"), str(_TIMEOUT_S * 1000))
     own = {name: value for name, value in options.items() if name.startswith("kafka.")}
     chosen = {name.removeprefix("kafka."): value for name, value in own.items()}
-    settings = {**chosen, **waits, **(more or {}), "bootstrap.servers": bootstrap_servers}
+    settings = {**chosen, **waits, **more, "bootstrap.servers": bootstrap_servers}
     try:
         client = make(settings)
     except Py4JJavaError as error:

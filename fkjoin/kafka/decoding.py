@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
@@ -86,16 +86,6 @@ class Format(Protocol):
         Decoded
             Where ``data`` is null, ``deleted`` is true and ``row`` null.
         """
-        ...
-
-
-@runtime_checkable
-class Encodes(Protocol):
-    """A format that writes, too."""
-
-    def encode(self, row: Column, schema: StructType) -> Column:
-        """Write rows of the schema as bytes; ``TopologyError`` if it cannot contain them."""
-        ...
 
 
 def decoded(

@@ -13,15 +13,7 @@ from typing import Literal
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType
 
 from fkjoin.codec.json_read import Reading
 from fkjoin.codec.json_write import writable
@@ -94,7 +86,8 @@ class String:
 
     def decode(self, data: Column) -> Decoded:
         row = F.when(data.isNotNull(), F.struct(data.cast("string").alias(self.name)))
-        return Decoded(row, data.isNull(), _not_text(data))
+        problem = F.when(~F.is_valid_utf8(data.cast("string")), F.lit("not UTF-8"))
+        return Decoded(row, data.isNull(), problem)
 
     def encode(self, row: Column, schema: StructType) -> Column:
         return _only_column(row, schema, "String").cast("string").cast("binary")
@@ -257,7 +250,7 @@ class Debezium:
         if self.inner is not None:
             reading = ReadRegistry(arrow_schema("Debezium", envelope), records_of(self.inner, None))
             return decoded(reading, envelope, data, whatever=True).row
-        kind = StructType([*envelope, StructField("payload", envelope)])
+        kind = StructType([*envelope]).add("payload", envelope)
         objects = ReadObjects(fields_of(kind, "Debezium"), shown(kind))
         parsed = decoded(objects, kind, data, whatever=True).row
         unwrapped = [parsed.getField(name).alias(name) for name in envelope.names]
@@ -278,8 +271,8 @@ class Debezium:
         rows = EventRows(fields, self.placeholder, marks=self.unavailable == "keep")
         if self.inner is not None:
             return ReadAvroEvents(rows, records_of(self.inner, {"after": self._units(fields)}))
-        envelope = StructType([StructField("op", StringType()), StructField("after", kind)])
-        wrapped = StructType([*envelope, StructField("payload", envelope)])
+        envelope = StructType().add("op", StringType()).add("after", kind)
+        wrapped = StructType([*envelope]).add("payload", envelope)
         return ReadEvents(rows, shown(wrapped), self._how(fields))
 
     def key_reader(self) -> Reader:
@@ -293,7 +286,7 @@ class Debezium:
                 "rename it in the source"
             )
         fields = fields_of(kind, "Debezium")
-        wrapped = StructType([*kind, StructField("payload", kind)])
+        wrapped = StructType([*kind]).add("payload", kind)
         return ReadKeys(fields, shown(wrapped), self._how(fields))
 
     def _how(self, fields: pa.Schema) -> Reading:
@@ -358,10 +351,6 @@ def as_format(argument: str, form: Format | str, name: str) -> Format:
             f"{argument}: a format is needed, this is a {type(form).__name__}; see fkjoin.kafka"
         )
     return form
-
-
-def _not_text(data: Column) -> Column:
-    return F.when(~F.is_valid_utf8(data.cast("string")), F.lit("not UTF-8"))
 
 
 def _only_column(row: Column, schema: StructType, format_name: str) -> Column:

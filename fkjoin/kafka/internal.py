@@ -21,19 +21,16 @@ from fkjoin.codec.arrays import valid
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.admin import create_topics, offset_ranges
 from fkjoin.kafka.connection import Connection
+from fkjoin.kafka.formats import header
 from fkjoin.kafka.new_topics import checked_topics, require_known_topics
 from fkjoin.kafka.options import producer_options
 from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.wire import HEADER_PREFIX, WireRecords
 from fkjoin.kafka.writing import start
-from fkjoin.plan.physical import Physical, Read
+from fkjoin.plan.physical import Physical, Read, by_spark
 from fkjoin.spark.on_spark import on_spark
+from fkjoin.spark.schemas import spark_schema
 from fkjoin.spark.trigger import Trigger, arguments_of
-
-RECORD = (
-    "topic string, partition int, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>"
-)
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _RECORD = pa.schema(
@@ -45,7 +42,8 @@ _RECORD = pa.schema(
         ("headers", pa.list_(_HEADER)),
     ]
 )
-
+RECORD = spark_schema(_RECORD)
+"""Columns of a record, as Spark's sink takes them."""
 
 _OF_TOPICS = "spark.fkjoin.topic."
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1"}
@@ -209,22 +207,28 @@ def read_internal(spark: SparkSession, connection: Connection, topic: str) -> Re
     return records_of(spark, topic, connection.bootstrap_servers, options)
 
 
+def with_headers(records: Physical, columns: Sequence[str], headers: Sequence[str]) -> Physical:
+    """Columns of an internal topic's records, and its headers as ``records_in`` reads them."""
+    chosen = [header(f"{HEADER_PREFIX}{name}").alias(f"header_{name}") for name in headers]
+    return by_spark(lambda frame: frame.select(*columns, *chosen), records)
+
+
 def record_batch(
     topic: str, partitions: np.ndarray, records: WireRecords, headers: Sequence[str]
 ) -> pa.RecordBatch:
     """Records for Spark's sink (``RECORD``); a header that is null in a record is not there."""
     rows = len(partitions)
     # Headers of a record stand together: the columns, transposed.
-    is_there = np.array([valid(data) for data in records.headers], bool).reshape(len(headers), rows)
-    places = np.arange(len(headers) * rows).reshape(len(headers), rows).T.reshape(-1)
-    places = places[is_there.T.reshape(-1)]
-    numbers = pa.array(places // rows if rows else places)
-    names = pa.array([f"{HEADER_PREFIX}{name}" for name in headers]).take(numbers)
-    columns_in_a_row = pa.concat_arrays(records.headers)
-    values = columns_in_a_row.take(pa.array(places)).cast(pa.binary())
-    counts = is_there.sum(axis=0)
-    offsets = np.zeros(rows + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
+    is_there = (
+        np.array([valid(data) for data in records.headers], bool).reshape(len(headers), rows).T
+    )
+    numbers, columns_of_them = np.nonzero(is_there)
+    titles = pa.array([f"{HEADER_PREFIX}{name}" for name in headers])
+    names = titles.take(pa.array(columns_of_them))
+    places = pa.array(columns_of_them * rows + numbers)
+    values = pa.concat_arrays(records.headers).take(places).cast(pa.binary())
+    counts = is_there.sum(axis=1)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     items = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     listed = pa.ListArray.from_arrays(pa.array(offsets), items, mask=pa.array(counts == 0))
     columns = [pa.repeat(pa.scalar(topic), rows), pa.array(partitions.astype(np.int32))]

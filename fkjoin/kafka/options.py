@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from fkjoin.errors import TopologyError
+from fkjoin.errors import TopologyError, nearest
 from fkjoin.spark.option_values import require_whole
 
 _SECRET = re.compile(
@@ -17,31 +16,23 @@ _OURS = {
     *("subscribe", "subscribepattern", "assign", "topic"),
     *("kafka.bootstrap.servers", "includeheaders"),
 }
-_SOURCE = (
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "failOnDataLoss",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "groupIdPrefix",
-    "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-)
-_LEAST = {
+_SOURCE = {
+    "startingOffsets": None,
+    "startingOffsetsByTimestamp": None,
+    "startingTimestamp": None,
+    "startingOffsetsByTimestampStrategy": None,
+    "failOnDataLoss": None,
     "maxOffsetsPerTrigger": 1,
     "minOffsetsPerTrigger": 1,
+    "maxTriggerDelay": None,
     "minPartitions": 1,
     "maxRecordsPerPartition": 1,
+    "groupIdPrefix": None,
     "kafkaConsumer.pollTimeoutMs": 0,
     "fetchOffset.numRetries": 0,
     "fetchOffset.retryIntervalMs": 0,
 }
+"""Options of Spark's source, and the least of a whole number; None for those that are none."""
 
 _ISOLATION = "kafka.isolation.level"
 """The default is explicit in a table's options: questions for ends agree with Spark's source."""
@@ -85,15 +76,14 @@ def source_options(chosen: Mapping[str, Any] | None) -> dict[str, str]:
     options = {}
     for name, value in _checked(chosen or {}).items():
         if not name.startswith("kafka.") and name.lower() not in spellings:
-            close = difflib.get_close_matches(name, _SOURCE, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else "."
             raise TopologyError(
-                f"options: Spark's Kafka source has no option {name!r}{hint} "
+                f"options: Spark's Kafka source has no option {name!r}; {nearest(name, _SOURCE)} "
                 "Settings of the consumer itself begin with kafka."
             )
         # Spark reads its own options in any spelling, so a second one could be the one that counts.
         options[spellings.get(name.lower(), name)] = value
-    require_whole(options, _LEAST)
+    least = {name: number for name, number in _SOURCE.items() if number is not None}
+    require_whole(options, least)
     return {"startingOffsets": "earliest", _ISOLATION: "read_committed", **options}
 
 

@@ -27,12 +27,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
 
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import Bytes, as_bytes, buffers, lengths, window
 from fkjoin.kafka.formats import header
-from fkjoin.spark.on_arrow import on_arrow
 from fkjoin.spark.topic_records import RECORD_PLACE
 from fkjoin.stages.merge import origins_of
 
@@ -116,12 +114,6 @@ class OriginsOf:
         of_root = np.repeat(np.arange(len(self.tables)), self.tables)
         shown = [pa.array(table == number) for number in of_root]
         return headers(last, len(of_root), self.known, shown)
-
-
-def of_roots(version: Column, roots: RootsOf | OriginsOf) -> Column:
-    """The header's text for a version, as a Spark expression."""
-
-    return on_arrow(roots, StringType(), version)
 
 
 def relayed(chains: Column | None, raw: Column) -> Column:

@@ -109,7 +109,11 @@ class Registry:
                 'Registry: url: an address such as "http://registry:8081" is needed'
             )
         require_retry_s(self.retry_s)
-        _require_extra(self.kind)
+        with needs_extra("Registry", "registry"):
+            import confluent_kafka.schema_registry  # noqa: F401
+            import tenacity  # noqa: F401
+        if self.kind == "protobuf":
+            require_types()
         copy_fields(self)
         settings = tuple(dict(self.settings).items())  # a dict has no hash
         object.__setattr__(self, "settings", settings)
@@ -155,14 +159,6 @@ def _require_writable(kind: Kind) -> None:
         )
 
 
-def _require_extra(kind: Kind) -> None:
-    with needs_extra("Registry", "registry"):
-        import confluent_kafka.schema_registry  # noqa: F401
-        import tenacity  # noqa: F401
-    if kind == "protobuf":
-        require_types()
-
-
 def records_of(form: Registry, units: Notation) -> RegistryRecords:
     """Make what reads the records in workers; ``units``: of what schemas do not tell."""
     return RegistryRecords(form.kind, form._registry, Reading(units, zone()))
@@ -204,12 +200,16 @@ def _require_json(kind: DataType, name: str) -> None:
 def _encoder(
     kind: Kind, registry: SchemaRegistry, write_schema: str, subject: str
 ) -> Callable[[Any], Any]:
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    context = SerializationContext(subject, MessageField.VALUE)
+
     def encode(row: Any) -> Any:
         if row is None:
             return None
         write, values = _serializer(kind, registry, write_schema), row.asDict(recursive=True)
         try:
-            return registry.asking(lambda: write(values, _context(subject)))
+            return registry.asking(lambda: write(values, context))
         except SchemaProblemError as error:
             raise FkJoinError(
                 f"{registry.place} does not have the schema to write under {subject}: {error}. "
@@ -218,12 +218,6 @@ def _encoder(
             ) from error
 
     return encode
-
-
-def _context(subject: str) -> Any:
-    from confluent_kafka.serialization import MessageField, SerializationContext
-
-    return SerializationContext(subject, MessageField.VALUE)
 
 
 @lru_cache

@@ -1,23 +1,31 @@
-"""The records of a staged join's internal topics (KIP-213).
+"""The records of internal topics: of a staged join (KIP-213) and a staged aggregate (KIP-904).
 
 *Registration*, rekey → subscription: the key is the CombinedKey, the value the left row's bytes,
 null when it only leaves. *Response*, subscription → resolve: the key is the left key, the value
 both rows.  The rest travels in four headers: ``fkjoin.version`` ``{1-byte wire version}{version}``,
-``fkjoin.instruction`` (1 byte, see ``Instruction``), ``fkjoin.propagate`` (1 byte, bit 0),
+``fkjoin.instruction`` (1 byte, see ``_COMES``), ``fkjoin.propagate`` (1 byte, bit 0),
 ``fkjoin.timestamp`` (int64, big-endian).
 
 *Law*: reading what was written gives the same messages; what another wire version wrote is refused
 by name, and so is an instruction that fkjoin does not write with that propagate flag.
+
+*Change*, regroup → aggregate: the key is the group's, the value a ``Change``: ``{old}{0}``,
+``{new}{1}`` or ``{int32 big-endian: length of new}{new}{old}{2}``.  Three headers say what fkjoin
+needs besides: ``fkjoin.version``, ``fkjoin.row`` (the key of the row that contributes) and
+``fkjoin.timestamp``.
+
+*Law*: reading what was written gives the same messages; any other record is told apart, by its
+reason.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fkjoin.codec import combined_key
 from fkjoin.codec.arrays import (
@@ -39,23 +47,24 @@ from fkjoin.codec.arrays import (
     valid,
     window,
 )
-from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, table
+from fkjoin.codec.messages import ANSWER, GROUPED, SUBSCRIPTION, column, table
 from fkjoin.errors import FormatError
 
 WIRE_VERSION = 1
-HEADERS = ("version", "instruction", "propagate", "timestamp")
+HEADERS: tuple[str, ...] = ("version", "instruction", "propagate", "timestamp")
+REPARTITION_HEADERS: tuple[str, ...] = ("version", "row", "timestamp")
 HEADER_PREFIX = "fkjoin."
 
+_COMES, _LEAVES = 2, 0
+"""Kafka's instructions to the subscription side that fkjoin writes.
+
+They are PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE and DELETE_KEY_NO_PROPAGATE.  Of the others, 1 is
+DELETE_KEY_AND_PROPAGATE, and 3 is PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE.
+"""
+
 _BODY = np.dtype([("flags", "u1"), ("left", ">u4")])
-
-
-class Instruction(enum.IntEnum):
-    """Kafka's instructions to the subscription side; fkjoin writes the first and the third."""
-
-    DELETE_KEY_NO_PROPAGATE = 0
-    DELETE_KEY_AND_PROPAGATE = 1
-    PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE = 2
-    PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
+OLD, NEW, BOTH = 0, 1, 2
+_SIZE = 4
 
 
 class WireRecords(NamedTuple):
@@ -67,8 +76,8 @@ class WireRecords(NamedTuple):
 
 
 def records_in(batch: pa.RecordBatch, headers: Iterable[str]) -> WireRecords:
-    """The records of a batch, whose columns ``headers`` have the headers."""
-    columns: Any = tuple(as_bytes(batch.column(name)) for name in headers)
+    """The records of a batch with the columns of ``with_headers``."""
+    columns: Any = tuple(as_bytes(batch.column(f"header_{name}")) for name in headers)
     return WireRecords(as_bytes(batch.column("key")), as_bytes(batch.column("value")), columns)
 
 
@@ -146,9 +155,7 @@ def leading(values: Bytes, kind: str) -> Ints:
 
 def _instructions(propagate: Bools) -> Octets:
     """The instruction of each record: where a left row only leaves, nothing is propagated."""
-    comes = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
-    leaves = Instruction.DELETE_KEY_NO_PROPAGATE
-    return np.where(propagate, comes, leaves).astype(np.uint8)
+    return np.where(propagate, _COMES, _LEAVES).astype(np.uint8)
 
 
 def _contents(records: WireRecords) -> tuple[Bytes, Bools, Ints]:
@@ -177,3 +184,72 @@ def require_wire(wire_versions: Ints) -> None:
 def _require(fine: Bools, problem: str) -> None:
     if not fine.all():
         raise FormatError(f"{problem}: is something else writing to the join's internal topic?")
+
+
+def changes(grouped: pa.Table) -> WireRecords:
+    """``GROUPED`` messages as records."""
+    key, version, row, ts, old, new = (
+        column(grouped, name) for name in ("key", "version", "row", "ts", "old", "new")
+    )
+    had, has = valid(old), valid(new)
+    flag = np.where(had & has, BOTH, np.where(has, NEW, OLD))
+    size = np.where(has, lengths(new), 0).astype(">i4")
+    sizes = fixed(size.view(np.uint8).reshape(-1, _SIZE))
+    value = concat(masked(sizes, flag == BOTH), new, old, octets(flag.astype(np.uint8)))
+    headers = versioned(WIRE_VERSION, version), row, times(ts.to_numpy())
+    return WireRecords(key, value, headers)
+
+
+def problems(records: WireRecords) -> pa.Array:
+    """The reason why each record cannot be read; null: it can.
+
+    ``FormatError`` for a record of another wire version: another release wrote it.
+    """
+    value, (version, row, time) = records.value, records.headers
+    size = np.where(valid(value), lengths(value), 0)
+    flag, new = _parts(value)
+    is_cut = (size < _SIZE + 1) | (new < 0) | (new > size - _SIZE - 1)
+    lacks_header = ~(valid(version) & valid(row) & valid(time))
+    require_wire(leading(version, "u1")[~lacks_header & (lengths(version) > 0)])
+    missing = "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"
+    reasons = [
+        (~valid(records.key), "the record has no key, so no group"),
+        (size == 0, "the value is empty: a change of KIP-904 ends with a flag"),
+        (flag > BOTH, "the value's last byte is not 0, 1 or 2 (KIP-904)"),
+        ((flag == BOTH) & is_cut, "the new value is cut off (KIP-904)"),
+        (lacks_header, missing),
+        (valid(version) & (lengths(version) == 0), "the header fkjoin.version is empty"),
+        (valid(time) & (lengths(time) != 8), "the header fkjoin.timestamp has not 8 bytes"),
+    ]
+    problem = pa.nulls(len(value), pa.string())
+    for wrong, reason in reversed(reasons):  # the first reason wins
+        problem = pc.if_else(pa.array(wrong), reason, problem)
+    return problem
+
+
+def parts(records: WireRecords) -> tuple[Bytes, Bytes]:
+    """Old and new values of records without problems."""
+    flag, new_size = _parts(records.value)
+    data, bounds = buffers(records.value)
+    size = np.diff(bounds) - 1
+    head = np.where(flag == BOTH, _SIZE, 0)
+    new_size = np.where(flag == BOTH, new_size, np.where(flag == NEW, size, 0))
+    new = slices(data, bounds[:-1] + head, new_size, flag != OLD)
+    return slices(data, bounds[:-1] + head + new_size, size - head - new_size, flag != NEW), new
+
+
+def read_changes(records: WireRecords) -> pa.Table:
+    """Undo ``changes``, for records without problems."""
+    version, row, time = records.headers
+    old, new = parts(records)
+    return table(GROUPED, records.key, row, untagged(version), old, new, leading(time, ">i8"))
+
+
+def _parts(value: Bytes) -> tuple[np.ndarray, np.ndarray]:
+    """The flag of each value, and the length of the new one where both are there.
+
+    Of an empty value they are anything.
+    """
+    data, bounds = buffers(value)
+    last = np.where(np.diff(bounds) > 0, bounds[1:] - 1, 0)
+    return numbers_at(data, last, "u1"), leading(value, ">i4")

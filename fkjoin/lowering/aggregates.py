@@ -25,7 +25,7 @@ from fkjoin.codec.expressions import Part
 from fkjoin.errors import ColumnTypeError, TopologyError
 from fkjoin.folds.fold import Fold, Having
 from fkjoin.kafka.internal import InternalTopics, StageQuery, TopicSettings
-from fkjoin.kafka.repartition import (
+from fkjoin.kafka.staged import (
     read_back,
     repartition_topic,
     to_records,

@@ -35,12 +35,10 @@ __all__ = [
     "TableSink",
 ]
 
-_OPTIONAL = ("Delta", "Iceberg", "Postgres")
-
 
 def __getattr__(name: str) -> Any:
     """Import the sinks whose packages need not be there."""
-    if name not in _OPTIONAL:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = name.lower()
     with needs_extra(f"to_{module}", module):

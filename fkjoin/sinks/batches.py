@@ -33,7 +33,7 @@ from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.internal import InternalTopics, require_first_records
 from fkjoin.lowering.table_plan import Results, TablePlan
-from fkjoin.sinks.ledger import parted, require_together, restore, written_to
+from fkjoin.sinks.ledger import require_together, restore, written_to
 from fkjoin.spark.frame import RAW
 from fkjoin.spark.query_start import starting
 
@@ -83,7 +83,6 @@ class Sink(Protocol):
         -------
         str
         """
-        ...
 
     def begin(self, table: TablePlan) -> Write:
         """Check that the table can be written there, and make the target.
@@ -105,7 +104,6 @@ class Sink(Protocol):
         FkJoinError
             If the place cannot be written to.
         """
-        ...
 
 
 @runtime_checkable
@@ -114,16 +112,6 @@ class Checks(Protocol):
 
     def check(self, table: TablePlan) -> None:
         """Raise what ``begin`` would, trying once; nothing is made or changed."""
-        ...
-
-
-@runtime_checkable
-class Alone(Protocol):
-    """A sink whose place has the batches of one query, and nothing else."""
-
-    def require_alone(self, table: TablePlan, checkpoint: str) -> None:
-        """Raise ``TopologyError`` if the table is read there, or another query writes there."""
-        ...
 
 
 def start(
@@ -171,7 +159,8 @@ def require_as_begun(
     ``sinks``: as for ``require_together``.
     """
     for sink in sinks.values():
-        if isinstance(sink, Alone):
+        # Its place has the batches of one query, and nothing else; the table is not read there.
+        if hasattr(sink, "require_alone"):
             sink.require_alone(table, checkpoint)
     written = functools.partial(written_to, table.spark, checkpoint, sinks)
     require_begun_with(begun, table.spark, checkpoint, table.top, written)
@@ -202,12 +191,7 @@ def restore_places(
                 "stop that one first"
             )
         begun_as, _ = table(checkpoint)
-        # Before they begin: a target that is gone is made by that, and its place may remember
-        # batches apart from it.
-        apart = parted(spark, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
-        for _, sink, _ in apart:
-            sink.begin(begun_as)
-        return restore(begun_as, checkpoint, apart)
+        return restore(begun_as, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
 
 
 def _by_place(sinks: Sequence[Sink]) -> dict[str, Sink]:
@@ -247,8 +231,7 @@ def require_one(spark: SparkSession, checkpoint: str) -> None:
     if (places := Begun.of(spark, checkpoint).sinks) is not None:
         raise TopologyError(
             f"checkpoint: {checkpoint} belongs to a query that writes to {', '.join(places)}: "
-            "continue "
-            "with Table.to, which may leave some of them out, or give another checkpoint"
+            "continue with Table.to, which may leave some of them out, or give another checkpoint"
         )
 
 
@@ -289,9 +272,8 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
         if has_begun(spark, checkpoint):
             raise TopologyError(
                 f"checkpoint: {checkpoint} belongs to a query with one sink: continue with "
-                "to_kafka, "
-                "to_parquet, to_postgres, to_delta, to_iceberg or to_sink, "
-                "or give another checkpoint"
+                "to_kafka, to_parquet, to_postgres, to_delta, to_iceberg or to_sink, or give "
+                "another checkpoint"
             )
         return
     if later := [sink.place for sink in sinks if sink.place not in known]:
@@ -302,30 +284,31 @@ def _require_known_places(spark: SparkSession, checkpoint: str, sinks: Sequence[
         )
 
 
-class _Batches:
-    """Give a query's batches to the function that writes them."""
+def _writing(
+    results: Results, write: Write, checkpoint: str, previous_ms: int | None
+) -> Callable[[DataFrame, int], None]:
+    """Give a query's batches to the function that writes them.
 
-    def __init__(
-        self, results: Results, write: Write, checkpoint: str, previous_ms: int | None
-    ) -> None:
-        self._results, self._write, self._checkpoint = results, write, checkpoint
-        self._previous_ms = previous_ms
-        """Time when this run's last batch began: by the next one another run may have it."""
-        self._query = ""
+    ``previous_ms``: when this run's last batch began: by the next one another run may have it.
+    """
+    query = ""
 
-    def __call__(self, batch: DataFrame, number: int) -> None:
-        spark, checkpoint = batch.sparkSession, self._checkpoint
+    def write_batch(batch: DataFrame, number: int) -> None:
+        nonlocal query, previous_ms
+        spark = batch.sparkSession
         # The checkpoint has the query's id from the first batch on.
-        self._query = self._query or query_id(spark, checkpoint)
+        query = query or query_id(spark, checkpoint)
         began = began_ms(spark, checkpoint, number)
         if began is None:  # a place could not recognize a batch without a time
             raise FkJoinError(
                 f"checkpoint: {checkpoint} does not say when batch {number} began: {RESTORE}"
             )
         require_held(spark, checkpoint)
-        self._write(Batch(self._results, batch, began, self._previous_ms), self._query, number)
+        write(Batch(results, batch, began, previous_ms), query, number)
         require_held(spark, checkpoint)
-        self._previous_ms = began
+        previous_ms = began
+
+    return write_batch
 
 
 def started(
@@ -344,8 +327,8 @@ def started(
         frame = frame.drop(RAW)
 
     log = BatchLog(table.spark, checkpoint)
-    batches = _Batches(table.results, write, checkpoint, log.mark(log.done).began_ms)
-    writer = frame.writeStream.foreachBatch(batches)
+    write_batch = _writing(table.results, write, checkpoint, log.mark(log.done).began_ms)
+    writer = frame.writeStream.foreachBatch(write_batch)
     writer = writer.option("checkpointLocation", checkpoint).queryName(query_name or table.name)
     with owner(table.spark, checkpoint):
         return (writer.trigger(**trigger) if trigger else writer).start()

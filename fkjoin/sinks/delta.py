@@ -1,28 +1,30 @@
 """A Delta table kept up to date: each batch is one MERGE.
 
-Its commit has the query's id and the batch's number (``txn``).
-Events have no key, and are appended by such a commit.
+Its commit has the batch's number and when it began as transactions (``txn``), which the log keeps
+for good, and as metadata, by which the version of a batch is found as long as the table keeps its
+history.  Events have no key, and are appended by such a commit.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from fkjoin.checkpoint.batch_log import BatchLog
+from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.errors import FkJoinError, TopologyError, masked
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.sinks import column_types, delta_log, partitions
-from fkjoin.sinks.delta_storage import at_storage
+from fkjoin.sinks import column_types, partitions
 from fkjoin.sinks.ledger import missing
-from fkjoin.sinks.retry import in_a_line
+from fkjoin.sinks.retry import in_a_line, in_outages, through_outages
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import require_kinds
 from fkjoin.spark.object_store import by_one_name
@@ -31,6 +33,30 @@ from fkjoin.spark.schemas import listed, spark_schema, types_text
 from fkjoin.storage.local_files import require_folder, require_writable
 
 _GONE = "_fkjoin_gone"
+_QUERY, _BATCH, _BEGAN = "fkjoin.query", "fkjoin.batch", "fkjoin.beganMs"
+_ROWS_STAY = {
+    *("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "ADD COLUMNS", "CHANGE COLUMN"),
+    *("SET TBLPROPERTIES", "SET TABLE PROPERTIES", "ADD CONSTRAINT", "DROP CONSTRAINT"),
+    *("ADD FEATURE", "UPDATE TABLE METADATA", "UPDATE FIELD METADATA"),
+}
+"""Operations of others that leave the rows as they are."""
+_RESTORE = "RESTORE"
+_NEVER = -1
+"""Stands for the time of the batch before the first one."""
+_OF_A_STORAGE = re.compile(r"Generic (?!DeltaTable)\w+ error|HTTP error|non-2xx status|lacked")
+_REFUSED = re.compile(
+    r"\b4(?!08|09|12|25|29)\d\d [A-Z]\w+|lacked (the necessary privileges|valid authentication)"
+    r"|Permission denied|Read-only file"
+)
+"""Status of a storage or a disk that no repetition repairs: access refused, or nothing there.
+
+408, 409, 412, 425, 429 pass.
+"""
+_APPEND_ONLY = "is append-only"
+"""Texts of a failed commit that changes or deletes rows, and that no repetition repairs."""
+_BROKEN = "Invalid data found: "
+"""Text before what is said of rows that break a constraint of the table."""
+
 _T = TypeVar("_T")
 
 
@@ -107,12 +133,10 @@ class Delta(TableSink):
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._prepared(schema, key, keep=True)
 
+    @in_outages
     def _prepared(self, schema: pa.Schema, key: tuple[str, ...], *, keep: bool) -> None:
         require_kinds("to_delta", spark_schema(schema))
         self._schema, self._key = schema, key
-        self._repeated(lambda: self._prepare(schema, keep=keep))
-
-    def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         if "://" not in str(self.path):
             (require_folder if keep else require_writable)(Path(self.path))
         if (table := self._existing()) is None:
@@ -126,16 +150,16 @@ class Delta(TableSink):
                 f"partition_by: {self._target} exists, partitioned by "
                 f"{', '.join(parts) or 'nothing'}: leave it out, or write to another path"
             )
-        self._require_partitions(schema, parts)
+        self._partitions(parts)
         existing = pa.schema(table.schema().to_arrow())
         added = column_types.addable(existing, schema) if self.evolve else []
         self._require_columns(pa.schema([*existing, *added]))
         if added and keep:
             table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
 
-    def _require_partitions(self, schema: pa.Schema, parts: Sequence[str]) -> None:
-        names = [name for name in parts if name in schema.names]
-        partitions.require_types(self._target, schema, names, partitions.DELTA_TYPES, "deltalake")
+    def _partitions(self, columns: Sequence[str]) -> list[str]:
+        kinds = partitions.DELTA_TYPES
+        return partitions.require_types(self._target, self._schema, columns, kinds, "deltalake")
 
     def _require_columns(self, existing: pa.Schema) -> None:
         column_types.require_columns(self._target, existing, self._schema, evolve=self.evolve)
@@ -147,7 +171,7 @@ class Delta(TableSink):
                 f"partition_by: there is no column {unknown[0]!r}; name one of "
                 f"{', '.join(schema.names)}"
             )
-        self._require_partitions(schema, self.partition_by)
+        self._partitions(self.partition_by)
         parts, options = list(self.partition_by) or None, dict(self.options)
         try:
             # A table that deltalake writes and cannot open would stay at the path.
@@ -161,48 +185,78 @@ class Delta(TableSink):
         if keep:
             DeltaTable.create(self.path, self._schema, "ignore", parts, storage_options=options)
 
+    @in_outages
     def last_batch(self, query: str) -> BatchId | None:
-        return self._repeated(lambda: self._last(query))
-
-    def _last(self, query: str) -> BatchId | None:
         table = self._existing()
-        return None if table is None else delta_log.last(table, query)
+        return None if table is None else _last(table, query)
 
     def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
         mark = log.mark(log.done)
         batch = BatchId(query, mark.number, mark.began_ms)
-        if not self._repeated(lambda: self._to_version_of(batch)):
+        if not self._to_version_of(batch):
             super().restore(table, query, log)
 
+    @in_outages
     def _to_version_of(self, batch: BatchId) -> bool:
         """Restore the version of a batch, which has every table's rows; False if it is gone."""
         table = self._opened()
-        version = delta_log.version_of(table, batch.query, batch.mark)
+        version = version_of(table, batch.query, batch.mark)
         if version is None:
             return False
         try:
-            table.restore(version, commit_properties=delta_log.commit(batch))
+            table.restore(version, commit_properties=_commit(batch))
         except DeltaError as error:
             if "missing file" not in str(error):  # which were vacuumed
                 raise
             return False
         return True
 
+    @in_outages
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
-        self._repeated(lambda: self._overwrite(batch, rows))
-
-    def _overwrite(self, batch: BatchId, rows: pa.Table) -> None:
-        table, properties = self._opened(), delta_log.commit(batch)
+        table, properties = self._opened(), _commit(batch)
         rows = self._fitting(table, rows, self._key)
         write_deltalake(
             table, rows, mode="overwrite", schema_mode="merge", commit_properties=properties
         )
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
-        return at_storage(self.place, self.options, work, self.retry_s)
+        """Return what the work returns, through outages and other writers' commits.
 
-    def _opened(self, version: int | None = None) -> DeltaTable:
-        return DeltaTable(self.path, version, storage_options=dict(self.options))
+        ``FkJoinError`` of what the storage says otherwise.  Errors of the package deltalake have
+        the text of an object store's in them, and nothing else that tells an outage from a refusal.
+        """
+
+        def attempt() -> _T:
+            try:
+                return work()
+            except DeltaError as error:
+                refusal = self._refusal(in_a_line(error, self.options))
+                if refusal is None:
+                    raise
+            raise refusal
+
+        text_of = partial(in_a_line, options=self.options)
+        return through_outages(
+            self.place, attempt, _mends, self.retry_s, text_of=text_of, is_of_target=_of_a_storage
+        )
+
+    def _refusal(self, why: str) -> FkJoinError | None:
+        """The error of rows that the table does not take; None if it says something else."""
+        if _BROKEN in why:
+            broken = why.partition(_BROKEN)[2]
+            return FkJoinError(
+                f"{self.place} has a constraint that a row breaks: {broken}. Leave such rows out "
+                "with a filter, or drop the constraint; the batch will be written again"
+            )
+        if _APPEND_ONLY in why:
+            return FkJoinError(
+                f"{self.place}: {why}. fkjoin updates and deletes rows: set the table's property "
+                "delta.appendOnly to false, and start the query again: it continues with this batch"
+            )
+        return None
+
+    def _opened(self) -> DeltaTable:
+        return DeltaTable(self.path, storage_options=dict(self.options))
 
     def _existing(self) -> DeltaTable | None:
         try:
@@ -210,18 +264,16 @@ class Delta(TableSink):
         except TableNotFoundError:
             return None
 
+    @in_outages
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
-        self._repeated(lambda: self._apply(batch, upserts, deletes))
-
-    def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
         if (table := self._existing()) is None:
             raise missing(self.place)
-        if self.has(batch, delta_log.last(table, batch.query)):
+        if self.has(batch, _last(table, batch.query)):
             return
-        if upserts.num_rows or gone.num_rows:
-            self._write(table, batch, upserts, gone)
+        if upserts.num_rows or deletes.num_rows:
+            self._write(table, batch, upserts, deletes)
         else:
-            delta_log.note(table, batch)
+            _note(table, batch)
         self._keep_up(batch.number)
 
     def _keep_up(self, number: int) -> None:
@@ -236,7 +288,7 @@ class Delta(TableSink):
             self._opened().vacuum(dry_run=False)
 
     def _write(self, table: DeltaTable, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> None:
-        properties = delta_log.commit(batch)
+        properties = _commit(batch)
         if not self._key:
             rows = self._fitting(table, upserts, self._schema.names)
             merge: Any = {"schema_mode": "merge", "commit_properties": properties}
@@ -276,3 +328,77 @@ def _absolute(path: str | Path) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _mends(error: BaseException) -> bool:
+    """Tell whether the same work may succeed later, unchanged."""
+    if isinstance(error, CommitFailedError):
+        return True
+    return _of_a_storage(error) and not _REFUSED.search(str(error))
+
+
+def _of_a_storage(error: BaseException) -> bool:
+    if isinstance(error, DeltaError):
+        return _OF_A_STORAGE.search(str(error)) is not None
+    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+
+
+def _commit(batch: BatchId) -> CommitProperties:
+    """Make the properties of a batch's commit."""
+    query, number = batch.query, batch.number
+    began_ms = _NEVER if batch.began_ms is None else batch.began_ms
+    metadata = {_QUERY: query, _BATCH: str(number), _BEGAN: str(began_ms)}
+    transactions = [Transaction(query, number), Transaction(_began(query), began_ms)]
+    return CommitProperties(custom_metadata=metadata, app_transactions=transactions)
+
+
+def _last(table: DeltaTable, query: str) -> BatchId | None:
+    """The query's last batch that is in the table."""
+    number, began_ms = table.transaction_version(query), table.transaction_version(_began(query))
+    if number is None or _was_restored(table, query):
+        return None
+    return BatchId(query, number, None if began_ms == _NEVER else began_ms)
+
+
+def _was_restored(table: DeltaTable, query: str) -> bool:
+    """Tell whether another writer restored an earlier version after the query's last commit.
+
+    The query's transactions outlive that.
+    """
+    for limit in (1, 20, None):  # mostly the newest commit is the query's
+        for entry in table.history(limit):
+            if entry.get(_QUERY) == query:
+                return False
+            if entry["operation"] == _RESTORE and _QUERY not in entry:
+                return True
+    return False
+
+
+def _note(table: DeltaTable, batch: BatchId) -> None:
+    """Commit a batch that has no rows."""
+    properties = _commit(batch)
+    table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+
+
+def version_of(table: DeltaTable, query: str, mark: Mark) -> int | None:
+    """The newest version with a batch, after which only fkjoin wrote; None without any.
+
+    ``FkJoinError`` if another writer has changed rows since: they would be undone.
+    """
+    others: list[tuple[int, str]] = []
+    for entry in table.history():  # the newest first
+        if entry.get(_QUERY) == query and entry[_BEGAN] == str(mark.began_ms):
+            if others:
+                version, operation = others[-1]
+                raise FkJoinError(
+                    f"its version {version} ({operation}) was written by another writer, and would "
+                    "be undone"
+                )
+            return int(entry["version"])
+        if entry.get(_QUERY) != query and entry["operation"] not in (*_ROWS_STAY, _RESTORE):
+            others.append((entry["version"], entry["operation"]))
+    return None
+
+
+def _began(query: str) -> str:
+    return f"{query} began"

@@ -1,13 +1,21 @@
 """An Iceberg table kept up to date: each batch is one commit of a catalog.
 
-The table's properties have the batch's name.
+A commit is a snapshot, and the table's properties have the batch's name: they outlive snapshots,
+which are expired.  *Law*: a commit is on top of the snapshot in which the batch was looked for, or
+it fails.  So a batch without rows is a snapshot, too.
 Events have no key, and are appended by such a commit.
+
+The package pyiceberg has texts, bytes and lists with 64-bit offsets; fkjoin's batches have 32-bit
+ones, which are the same values.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -17,18 +25,20 @@ import pyarrow as pa
 # Of the extra: else pyiceberg would miss it in a batch of a partitioned table.
 import pyiceberg_core  # noqa: F401
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.exceptions import ResolveError, ValidationError
+from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files, schema_to_pyarrow
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update import AssertTableUUID
 from pyiceberg.transforms import IdentityTransform
 
-from fkjoin.errors import FkJoinError, TopologyError
+from fkjoin.errors import FkJoinError, TopologyError, first_line
 from fkjoin.sinks import column_types, partitions
-from fkjoin.sinks.iceberg_catalog import at_catalog, catalog_of, place_in, table_in
-from fkjoin.sinks.iceberg_commit import commit, last_batch
+from fkjoin.sinks.iceberg_catalog import catalog_of, mends, of_a_catalog, place_in, table_in
 from fkjoin.sinks.iceberg_rows import Rewrite
-from fkjoin.sinks.iceberg_types import columns_of, evolved, made_of
 from fkjoin.sinks.ledger import missing
+from fkjoin.sinks.retry import in_a_line, in_outages, through_outages
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.kinds import TIMES_OF_DAY, require_kinds
 from fkjoin.spark.outages import RETRY_S, require_retry_s
@@ -43,6 +53,14 @@ _MADE_WITH = {
 
 _NOWHERE = "No default path"
 """The words of pyiceberg where neither the catalog nor its options have a place for a table."""
+
+_PROPERTY = "fkjoin.batch."
+"""Before a query's name: the property with its last batch."""
+_QUERY, _BATCH = "fkjoin.query", "fkjoin.batch"
+"""Entries of a snapshot's summary, for readers of the table's history."""
+_PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+_TIMES = (pa.time32("s"), pa.time32("ms"), pa.time64("ns"))
+_MADE = {pa.int8(): pa.int32(), pa.int16(): pa.int32(), **dict.fromkeys(_TIMES, pa.time64("us"))}
 
 _T = TypeVar("_T")
 
@@ -104,30 +122,25 @@ class Iceberg(TableSink):
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._prepared(schema, key, keep=True)
 
+    @in_outages
     def _prepared(self, schema: pa.Schema, key: tuple[str, ...], *, keep: bool) -> None:
         require_kinds("to_iceberg", spark_schema(schema), *TIMES_OF_DAY)
         self._schema, self._key = schema, key
-        self._repeated(lambda: self._prepare(schema, keep=keep))
-
-    def _prepare(self, schema: pa.Schema, *, keep: bool) -> None:
         table = self._table()
         if table is None:
             catalog = catalog_of(self.catalog, self.options, make=False)
             location = place_in(catalog, self._namespace)
             self._require_writable(location)
             if keep:
-                self._make(schema)
+                self._make()
             else:
-                self._try(schema, has_location=location is not None)
+                self._try(has_location=location is not None)
             return
         self._identities(table)
-        if self.evolve:
-            change = evolved(table, schema)
-            self._require_columns(change.table_metadata.schema(), schema)
-            if keep:
-                change.commit_transaction()
-        else:
-            self._require_columns(table.schema(), schema)
+        change = _evolved(table, schema) if self.evolve else table.transaction()
+        self._require_columns(change.table_metadata.schema())
+        if keep:
+            change.commit_transaction()
 
     def _identities(self, table: Table) -> list[str]:
         """The columns by whose values a table is partitioned as they are.
@@ -137,10 +150,8 @@ class Iceberg(TableSink):
         parts = table.spec().fields
         fields = [part for part in parts if isinstance(part.transform, IdentityTransform)]
         names = [table.schema().find_field(field.source_id).name for field in fields]
-        own = [name for name in names if name in self._schema.names]
-        types = partitions.ICEBERG_TYPES
-        partitions.require_types(self._target, self._schema, own, types, "pyiceberg")
-        return own
+        kinds = partitions.ICEBERG_TYPES
+        return partitions.require_types(self._target, self._schema, names, kinds, "pyiceberg")
 
     @property
     def _namespace(self) -> str:
@@ -158,15 +169,15 @@ class Iceberg(TableSink):
             except FkJoinError as error:
                 raise FkJoinError(f"{self._target}: {error} as its catalog's warehouse") from error
 
-    def _make(self, schema: pa.Schema) -> None:
+    def _make(self) -> None:
         catalog = catalog_of(self.catalog, self.options, make=True)
         if not catalog.namespace_exists(self._namespace):
             catalog.create_namespace_if_not_exists(self._namespace)
-        table = self._create(catalog, schema)
+        table = self._create(catalog)
         # Another query may have made it at the same moment.
-        self._require_columns(table.schema(), schema)
+        self._require_columns(table.schema())
 
-    def _try(self, schema: pa.Schema, *, has_location: bool) -> None:
+    def _try(self, *, has_location: bool) -> None:
         """Raise what ``_make`` would say of the columns, and of a catalog without a location.
 
         The trial is made in a folder.
@@ -175,10 +186,10 @@ class Iceberg(TableSink):
             warehouse = {"warehouse": f"file://{folder}"} if has_location else {}
             trial = load_catalog("trial", type="sql", uri="sqlite:///:memory:", **warehouse)
             trial.create_namespace(self._namespace)
-            self._create(trial, schema)
+            self._create(trial)
 
-    def _create(self, catalog: Catalog, schema: pa.Schema) -> Table:
-        columns = made_of(schema)
+    def _create(self, catalog: Catalog) -> Table:
+        columns = _made_of(self._schema)
         try:
             return catalog.create_table_if_not_exists(self.table, columns, properties=_MADE_WITH)
         except (TypeError, ValueError) as error:
@@ -191,36 +202,33 @@ class Iceberg(TableSink):
                 ) from error
             raise FkJoinError(
                 f"Iceberg table {self.table} cannot be made for "
-                f"{types_text(spark_schema(schema))}: {error}. "
+                f"{types_text(spark_schema(self._schema))}: {error}. "
                 "Rename or cast the column in a view of the table"
             ) from error
 
-    def _require_columns(self, existing: Schema, schema: pa.Schema) -> None:
-        columns = columns_of(existing)
-        column_types.require_columns(self._target, columns, schema, evolve=self.evolve)
+    def _require_columns(self, existing: Schema) -> None:
+        columns = _columns_of(existing)
+        column_types.require_columns(self._target, columns, self._schema, evolve=self.evolve)
 
+    @in_outages
     def last_batch(self, query: str) -> BatchId | None:
-        return self._repeated(lambda: self._last(query))
-
-    def _last(self, query: str) -> BatchId | None:
         table = self._table()
-        return None if table is None else last_batch(table, query)
+        return None if table is None else _last_of(table, query)
 
+    @in_outages
     def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
-        self._repeated(lambda: self._apply(batch, upserts, deletes))
-
-    def _apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         table = self._opened()
-        if self.has(batch, last_batch(table, batch.query)):
+        if self.has(batch, _last_of(table, batch.query)):
             return
         if upserts.num_rows or deletes.num_rows:
             self._commit(table, batch, upserts, deletes)
         else:
-            commit(table, batch, [], [])
+            _commit_batch(table, batch, [], [])
 
+    @in_outages
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         none = rows.select(list(self._key)).slice(0, 0)
-        self._repeated(lambda: self._commit(self._opened(), batch, rows, none, everything=True))
+        self._commit(self._opened(), batch, rows, none, everything=True)
 
     def _commit(
         self,
@@ -231,8 +239,8 @@ class Iceberg(TableSink):
         *,
         everything: bool = False,
     ) -> None:
-        existing, key = columns_of(table.schema()), self._key or self._schema.names
-        self._require_columns(table.schema(), self._schema)
+        existing, key = _columns_of(table.schema()), self._key or self._schema.names
+        self._require_columns(table.schema())
         upserts = column_types.fitting(self._target, upserts, existing, key, _has_years)
         deletes = column_types.fitting(self._target, deletes, existing, key, _has_years)
         on_disk = PyArrowFileIO.parse_location(table.location())[0] == "file"
@@ -240,7 +248,7 @@ class Iceberg(TableSink):
         partitions.require_values(self._target, upserts, parts, key, on_disk=on_disk)
         rewrite = Rewrite(table, existing, upserts, deletes, everything)
         tasks = rewrite.tasks() if self._key else []
-        commit(table, batch, [task.file for task in tasks], rewrite.portions(tasks))
+        _commit_batch(table, batch, [task.file for task in tasks], rewrite.portions(tasks))
 
     def _table(self) -> Table | None:
         return table_in(catalog_of(self.catalog, self.options, make=False), self.table)
@@ -251,8 +259,116 @@ class Iceberg(TableSink):
         return table
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
-        return at_catalog(self.place, self.options, work, self.retry_s)
+        """Return what it returns, through outages and conflicts; ``FkJoinError`` of a refusal."""
+
+        def text_of(error: BaseException) -> str:
+            return in_a_line(first_line(error), self.options)
+
+        return through_outages(
+            self.place, work, mends, self.retry_s, text_of=text_of, is_of_target=of_a_catalog
+        )
 
 
 def _has_years(kind: pa.DataType) -> bool:
     return pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+
+
+class _SingleAttempt(Transaction):
+    """A transaction that does not repeat itself.
+
+    The package's own repetition puts added rows on top of what another writer has committed: also
+    rows with the same keys, and rows of another attempt at the batch.
+    """
+
+    def commit_transaction(self) -> Table:
+        requirements = (*self._requirements, AssertTableUUID(uuid=self.table_metadata.table_uuid))
+        self._table._do_commit(updates=self._updates, requirements=requirements)
+        return self._table
+
+
+def _last_of(table: Table, query: str) -> BatchId | None:
+    """Return the query's last batch that the table has; None also if it was rolled back."""
+    text = table.properties.get(f"{_PROPERTY}{query}")
+    if text is None:
+        return None
+    facts = json.loads(text)
+    if _is_undone(table, facts["snapshot"]):
+        return None
+    return BatchId(query, facts["number"], facts["began_ms"])
+
+
+def _is_undone(table: Table, snapshot_id: int) -> bool:
+    """Tell whether a snapshot is there, and is none of those that the current one came from."""
+    known = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in table.snapshots()}
+    current = table.metadata.current_snapshot_id
+    while current is not None and current != snapshot_id:
+        current = known.get(current)
+    return current is None and snapshot_id in known
+
+
+def _commit_batch(
+    table: Table, batch: BatchId, gone: Sequence[DataFile], portions: Iterable[pa.Table]
+) -> None:
+    """Commit a batch: the table loses some files, and gets the rows.
+
+    The last batch must have been read from the same ``table`` object: whatever was committed since
+    then makes it fail, with ``CommitFailedException``.
+    """
+    transaction = _SingleAttempt(table)
+    update = transaction.update_snapshot({_QUERY: batch.query, _BATCH: str(batch.number)})
+    snapshot = update.overwrite() if gone else update.merge_append()
+    numbers = itertools.count()
+    about, uuid = table.metadata, snapshot.commit_uuid
+    for rows in portions:
+        for file in _dataframe_to_data_files(about, rows, table.io, uuid, numbers):
+            snapshot.append_data_file(file)
+    for file in gone:
+        snapshot.delete_data_file(file)
+    snapshot.commit()
+    facts = {"number": batch.number, "began_ms": batch.began_ms, "snapshot": snapshot.snapshot_id}
+    transaction.set_properties({f"{_PROPERTY}{batch.query}": json.dumps(facts)})
+    transaction.commit_transaction()
+
+
+def _columns_of(schema: Schema) -> pa.Schema:
+    """Return the columns of a table as Arrow's, in their order."""
+    columns = schema_to_pyarrow(schema, include_field_ids=False)
+    return pa.schema([_with(field, _PLAIN) for field in columns])
+
+
+def _made_of(schema: pa.Schema) -> pa.Schema:
+    """Return the columns that a table is made with.
+
+    Iceberg has whole numbers of 32 and 64 bits, and times in microseconds.
+    """
+    return pa.schema([_with(field, _MADE) for field in schema])
+
+
+def _evolved(table: Table, schema: pa.Schema) -> Transaction:
+    """Stage the columns that the table lacks, and wider types of those that cannot hold all values.
+
+    Nothing is committed.  What Iceberg cannot widen stays as it is.
+    """
+    transaction, existing = table.transaction(), _columns_of(table.schema())
+    wanted = _made_of(schema)
+    fits, shared = column_types.fits, [item for item in wanted if item.name in existing.names]
+    narrow = [item for item in shared if not fits(item.type, existing.field(item.name).type)]
+    for item in (*column_types.addable(existing, wanted), *narrow):
+        with (
+            contextlib.suppress(ResolveError, ValidationError, ValueError),
+            transaction.update_schema() as update,
+        ):
+            update.union_by_name(pa.schema([item]), table.format_version)
+    return transaction
+
+
+def _with(field: pa.Field, others: Mapping[pa.DataType, pa.DataType]) -> pa.Field:
+    """The field with other types, also of what is in it."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_with(inner, others) for inner in kind])
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = pa.list_(_with(kind.value_field, others))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_with(kind.key_field, others), _with(kind.item_field, others))
+    return field.with_type(others.get(kind, kind))

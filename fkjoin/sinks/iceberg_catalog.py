@@ -27,7 +27,7 @@ from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
 from fkjoin.errors import TopologyError, first_line
-from fkjoin.sinks.retry import in_a_line, through_outages
+from fkjoin.sinks.retry import in_a_line
 
 _MENDED = (
     AuthorizationExpiredError,
@@ -122,29 +122,16 @@ def _if_there(load: Callable[[], _T]) -> _T | None:
         return None
 
 
-def at_catalog(
-    target: str, properties: Mapping[str, str], work: Callable[[], _T], seconds: float
-) -> _T:
-    """Return what the work returns, through outages and conflicts; ``FkJoinError`` of a refusal."""
-
-    def text_of(error: BaseException) -> str:
-        return in_a_line(first_line(error), properties)
-
-    return through_outages(
-        target, work, mends, seconds, text_of=text_of, is_of_target=_of_a_catalog
-    )
-
-
 def mends(error: BaseException) -> bool:
     """Tell whether the same work may succeed later, unchanged."""
     if isinstance(error, _MENDED):
         return True
     if isinstance(error, RESTError | ValueError):
         return False
-    return _of_a_catalog(error) and not _REFUSED.search(str(error))
+    return of_a_catalog(error) and not _REFUSED.search(str(error))
 
 
-def _of_a_catalog(error: BaseException) -> bool:
+def of_a_catalog(error: BaseException) -> bool:
     """Tell whether a catalog or a storage says it."""
     if isinstance(error, FileNotFoundError):
         return False

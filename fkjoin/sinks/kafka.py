@@ -9,22 +9,27 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
+from fkjoin.analysis.bound import texts_of
+from fkjoin.analysis.columns import resolve_column
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.admin import require_topic
-from fkjoin.kafka.formats import Format
+from fkjoin.kafka.formats import Bytes, Format, Json, String, as_format, writer
 from fkjoin.kafka.options import sink_options
-from fkjoin.kafka.positions import OriginsOf, RootsOf, of_roots, relayed
+from fkjoin.kafka.positions import HEADER, OriginsOf, RootsOf, relayed
 from fkjoin.lowering.table_plan import Results, TablePlan, rows_of
 from fkjoin.plan.base import periodic
 from fkjoin.plan.nodes import Merge, Source, origins, sources, summed_up
 from fkjoin.plan.physical import Physical, by_spark
-from fkjoin.sinks import records
 from fkjoin.sinks.batches import Batch, Write
 from fkjoin.spark.frame import CHAINS, RAW, VERSION
-from fkjoin.spark.schemas import Expression
-from fkjoin.spark.topic_values import POSITIONS
+from fkjoin.spark.names import quoted
+from fkjoin.spark.on_arrow import on_arrow
+from fkjoin.spark.schemas import Expression, arrow_schema, spark_schema
+from fkjoin.spark.topic_values import POSITIONS, MakeRecords, Writer, WriteTexts
+
+_HEADERS = "array<struct<key: string, value: binary>>"
 
 
 @dataclass(frozen=True)
@@ -142,9 +147,33 @@ class Kafka:
         return replace(results, unpack=replace(results.unpack, without_origins=False))
 
     def _records(self, results: Results, changes: DataFrame) -> DataFrame:
-        how: Any = {"key_as": self.key, "value_as": self.value, "headers": self.headers}
-        how["appends"] = results.appends
-        return records.records(changes, results.key, results.rest, **how)
+        """``key``, ``value`` (null in a delete) and perhaps ``headers`` of the changes' records.
+
+        The key of events is an expression over their columns, or null.  A column ``POSITIONS`` of
+        ``changes`` becomes a header.
+        """
+        if results.appends:
+            gone, record_key = F.lit(False), self._key_of_events(changes)
+        else:
+            whole_key, key_type = _struct(changes, results.key)
+            record_key = _encode("key", self._key_format(key_type), whole_key, key_type)
+            gone = F.col("_operation") == "delete"
+        form = self._value_format()
+        if form is not None:
+            whole_row, row_type = _struct(changes, results.rest)
+            value = _encode("value", form, whole_row, row_type)
+        else:
+            assert isinstance(self.value, str | Column)
+            value = resolve_column("value", self.value, changes, [], "the table").cast("binary")
+        columns, both = [record_key.alias("key"), F.when(~gone, value).alias("value")], None
+        if self.headers is not None:
+            both = resolve_column("headers", self.headers, changes, changes.columns, "the table")
+        if POSITIONS in changes.columns:
+            own, none = _of_positions(), F.array().cast(_HEADERS)
+            both = own if both is None else F.concat(F.coalesce(both, none), own)
+        if both is not None:
+            columns.append(both.alias("headers"))
+        return changes.select(*columns)
 
     def _placed(self, table: TablePlan) -> list[Column]:
         """Find what says where the rows came from, if it is wanted."""
@@ -154,24 +183,63 @@ class Kafka:
         """Find the function that makes them of encoded results; None if only Spark can."""
         if table.packed is None or self.headers is not None:
             return None
-        rest = StructType([table.row_type[name] for name in table.rest])
-        roots = _roots(table) if self.positions else None
-        return records.packed_records(
-            table.packed.unpack,
-            table.spark,
-            table.key_type,
-            row_type=rest,
-            key_as=self.key,
-            value_as=self.value,
-            positions=roots,
-        )
+        row_type = StructType([table.row_type[name] for name in table.rest])
+        positions = _roots(table) if self.positions else None
+        key = writer(self._key_format(table.key_type), table.key_type, exact=True)
+        form = self._value_format()
+        if form is None:
+            columns = arrow_schema("value", StructType([*table.key_type, *row_type]))
+            texts = texts_of(self.value, columns, table.spark)
+            value: Writer | None = None if texts is None else WriteTexts(texts)
+        else:
+            value = writer(form, row_type)
+        if key is None or value is None:
+            return None
+        make = MakeRecords(table.packed.unpack, key, value, positions)
+        schema = spark_schema(make.schema)
+
+        def records_of(results: DataFrame) -> DataFrame:
+            frame = results.mapInArrow(make, schema)
+            if positions is None:
+                return frame
+            return frame.select("key", "value", _of_positions().alias("headers"))
+
+        return records_of
+
+    def _key_format(self, schema: StructType) -> Format:
+        """Choose the format of keys: by default text as text, bytes as bytes, else JSON."""
+        if self.key is not None:
+            return as_format("key", self.key, "key")
+        kind = schema[0].dataType if len(schema) == 1 else None
+        if isinstance(kind, StringType):
+            return String()
+        return Bytes() if isinstance(kind, BinaryType) else Json("")
+
+    def _value_format(self) -> Format | None:
+        """None: it is an expression."""
+        if self.value is None:
+            return Json("")
+        if isinstance(self.value, str) and self.value not in ("string", "bytes"):
+            return None
+        return None if isinstance(self.value, Column) else as_format("value", self.value, "value")
+
+    def _key_of_events(self, events: DataFrame) -> Column:
+        """The key of events' records."""
+        if self.key is None:
+            return F.lit(None).cast("binary")
+        if not isinstance(self.key, str):
+            raise TopologyError(
+                f"key: events have no key that a {type(self.key).__name__} could write; "
+                "give an SQL text over their columns"
+            )
+        return resolve_column("key", self.key, events, events.columns, "the events").cast("binary")
 
 
 def _positions(table: TablePlan) -> Column:
     """The text of the header that says where the rows came from."""
     roots = _roots(table)
     if not isinstance(table.node, Source):
-        return of_roots(F.col(VERSION), roots)
+        return on_arrow(roots, StringType(), F.col(VERSION))
     chains = F.col(CHAINS) if CHAINS in table.columns_of(table.rows).names else None
     return relayed(chains, F.col(RAW))
 
@@ -202,3 +270,23 @@ def _roots(table: TablePlan) -> RootsOf | OriginsOf:
         )
     known = RootsOf.topics(node.parts, [str(source.topic) for source in read])
     return OriginsOf(origins(node), known.known) if isinstance(node, Merge) else known
+
+
+def _of_positions() -> Column:
+    """The headers that say where a record came from."""
+    value = F.col(POSITIONS).cast("binary").alias("value")
+    return F.array(F.struct(F.lit(HEADER).alias("key"), value))
+
+
+def _struct(frame: DataFrame, names: tuple[str, ...]) -> tuple[Column, StructType]:
+    columns = [F.col(quoted(name)) for name in names]
+    return F.struct(*columns), frame.select(*columns).schema
+
+
+def _encode(argument: str, form: Format, row: Column, schema: StructType) -> Column:
+    if not hasattr(form, "encode"):
+        raise TopologyError(
+            f"{argument}: {type(form).__name__} is a format to read only; "
+            "write String, Bytes, Json or Registry"
+        )
+    return form.encode(row, schema)

@@ -10,7 +10,7 @@ anything changes, and ``restore`` makes a place what the checkpoint's state is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -36,15 +36,12 @@ class Ledger(Protocol):
     @property
     def place(self) -> str:
         """Name in errors."""
-        ...
 
     def begin(self, table: TablePlan) -> Any:
         """Make what has to be there, see ``Sink``."""
-        ...
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:
         """The last batch of the query that it has; None without any, or without a target."""
-        ...
 
     def restore(self, table: TablePlan, query: str, log: BatchLog) -> None:
         """Make the target what the checkpoint has after its last batch that is done.
@@ -53,7 +50,6 @@ class Ledger(Protocol):
         ``last`` does not return that batch.  ``FkJoinError``, and nothing has changed, when that
         cannot be: it says why.
         """
-        ...
 
 
 def parted(
@@ -91,33 +87,28 @@ def _wrong(log: BatchLog, last: Mark | None, target: str) -> str | None:
         return None
     here = f"batch {log.done}" if log.done >= 0 else "its beginning"
     if last is None or last.number < 0:
-        return (
-            f"checkpoint: {log.checkpoint} is at {here}, and {target} has no batch of its query: "
-            "it is another place, or was dropped or restored from a backup"
-        )
-    if last.number < log.done:
-        return (
-            f"checkpoint: {log.checkpoint} is at {here}, and {target} is behind, at batch "
-            f"{last.number}: it was restored from a backup, and lacks later rows"
-        )
-    if last.number > log.last:
-        return (
-            f"checkpoint: {log.checkpoint} is at {here}, and {target} is ahead, at batch "
-            f"{last.number}: the checkpoint was restored from a backup"
-        )
-    return (
-        f"checkpoint: {log.checkpoint} is at {here}, and {target} has another batch "
-        f"{last.number}: one of them was restored from a backup"
-    )
+        why = " has no batch of its query: it is another place, or was dropped or "
+        why += "restored from a backup"
+    elif last.number < log.done:
+        why = f" is behind, at batch {last.number}: it was restored from a backup, "
+        why += "and lacks later rows"
+    elif last.number > log.last:
+        why = f" is ahead, at batch {last.number}: the checkpoint was restored from a backup"
+    else:
+        why = f" has another batch {last.number}: one of them was restored from a backup"
+    return f"checkpoint: {log.checkpoint} is at {here}, and {target}{why}"
 
 
-def restore(
-    table: TablePlan, checkpoint: str, places_apart: Sequence[tuple[str, Ledger, str]]
-) -> list[str]:
-    """Make places what the checkpoint's state is; their names.
+def restore(table: TablePlan, checkpoint: str, sinks: Mapping[str, Any]) -> list[str]:
+    """Make places that are not where the checkpoint is what its state is; their names.
 
-    ``places_apart``: as of ``parted``.
+    ``sinks``: as of ``parted``.
     """
+    # Before they begin: a target that is gone is made by that, and its place may remember
+    # batches apart from it.
+    places_apart = parted(table.spark, checkpoint, sinks)
+    for _, ledger, _ in places_apart:
+        ledger.begin(table)
     places = []
     log = BatchLog(table.spark, checkpoint)
     for name, ledger, wrong in places_apart:

@@ -20,13 +20,8 @@ from fkjoin.sinks.batches import Batch, Write
 from fkjoin.sinks.ledger import rows_of_state
 from fkjoin.sinks.parquet_batches import (
     BatchFiles,
-    label_for,
-    note_batch,
-    noted_batch,
     number_of,
-    of_query,
     place_of,
-    require_alone,
     require_not_read,
     writer_of,
 )
@@ -82,12 +77,10 @@ class Parquet:
         schema = table.changes.schema
         require_kinds("to_parquet", schema, DayTimeIntervalType)
         batches = self._batches(table.spark)
-        return batches, label_for(batches, (*table.key, *table.rest)), schema
+        return batches, batches.label_for((*table.key, *table.rest)), schema
 
     def _batches(self, spark: SparkSession) -> BatchFiles:
-        return self._batches_at(spark, place_of(spark, str(self.path)))
-
-    def _batches_at(self, spark: SparkSession, path: str) -> BatchFiles:
+        path = place_of(spark, str(self.path))
         if is_store(path):
             return self._objects(path)
         if self.options:
@@ -108,17 +101,17 @@ class Parquet:
         changes = None
         if table.packed is not None:
             changes = ChangesOf(table.packed.unpack, table.timestamps != "bigint")
-        path = batches.path
+        whole = replace(self, path=batches.path)
         begun: dict[str, tuple[BatchFiles, str]] = {}
         last: dict[str, Mark | None] = {}
 
         def write(batch: Batch, query: str, number: int) -> None:
             spark, mark = batch.packed.sparkSession, Mark(number, batch.began_ms)
             if query not in begun:  # an earlier run of this process is at its end now
-                files = self._batches_at(spark, path)
+                files = whole._batches(spark)
                 files.clear_drafts(query)
                 begun[query] = files, writer_of(query, restores(files.noted(ABOUT)))
-                last[query] = self.last(spark, query)
+                last[query] = whole.last(spark, query)
             # A batch that is there is worked out all the same, and then thrown away: Spark commits
             # the state that it makes.
             is_taken(self.place, last[query], mark, batch.previous_ms)
@@ -132,12 +125,12 @@ class Parquet:
     def require_alone(self, table: TablePlan, checkpoint: str) -> None:
         batches = self._batches(table.spark)
         require_not_read(table.spark, batches.path, table.planned.files)
-        require_alone(table.spark, batches, checkpoint)
+        batches.require_alone(table.spark, checkpoint)
 
     def last(self, spark: SparkSession, query: str) -> Mark | None:  # see Ledger
         batches = self._batches(spark)
-        folders = of_query(batches.folders(), query)
-        note = noted_batch(batches, query)
+        folders = batches.of_query(query)
+        note = batches.noted_batch(query)
         if folders and (note is None or note.number < number_of(folders[-1])):
             return batches.mark(folders[-1])
         return note
@@ -148,7 +141,7 @@ class Parquet:
         # until the end, ``last`` is a later batch that is still there, or the note has no batch.
         mark = log.mark(log.done)
         batches, label, schema = self._checked(table)
-        last, folders = self.last(table.spark, query), of_query(batches.folders(), query)
+        last, folders = self.last(table.spark, query), batches.of_query(query)
         earlier = [folder for folder in folders if number_of(folder) <= log.done]
         later = [folder for folder in folders if folder not in earlier]
         count = restores(batches.noted(ABOUT)) + 1
@@ -157,19 +150,19 @@ class Parquet:
         # A restore before this one may have left one batch, a later one, in the place of all.
         has_earlier = bool(earlier) or log.done < 0
         if ahead and has_earlier and _are_of(log, batches, earlier):
-            note_batch(batches, query, mark)
+            batches.note_batch(query, mark)
             batches.put(ABOUT, note)
             batches.clear_drafts(query)
             batches.set_aside(later)
             return
         rows = _changes_of_state(table, log)
         try:
-            note_batch(batches, query, Mark(-1, None))
+            batches.note_batch(query, Mark(-1, None))
             batches.put(ABOUT, note)
             batches.clear_drafts(query)
             batches.set_aside(folders)
             batches.publish(rows, None, label=label, writer=writer, mark=mark, schema=schema)
-            note_batch(batches, query, mark)
+            batches.note_batch(query, mark)
         finally:
             rows.unpersist()
 

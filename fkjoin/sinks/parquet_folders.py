@@ -11,21 +11,13 @@ from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from fkjoin.analysis.written import ABOUT, folders_of
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.checkpoint.files import files_at
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.parquet_batches import (
-    FOLDER,
-    has_batch,
-    name_of,
-    note_batch,
-    number_of,
-    require_writer,
-)
-from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, WriteFile
+from fkjoin.sinks.parquet_batches import BatchFiles, is_of, number_of
+from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, WriteFile
 from fkjoin.storage.files import Files
 from fkjoin.storage.local_files import require_writable
 
@@ -33,11 +25,12 @@ _READY, _MARK, _GONE = "ready", "_batch.json", "gone-"
 
 
 @dataclass(frozen=True)
-class BatchFolders:
+class BatchFolders(BatchFiles):
     """Batches on a file system that renames a folder at once or not at all; see ``BatchFiles``."""
 
     spark: SparkSession
     path: str
+    options: None = None
 
     def check(self) -> None:
         if (folder := self._files.local) is not None:
@@ -61,49 +54,32 @@ class BatchFolders:
         about = json.loads(self._files.read(f"{folder}/{_MARK}"))
         return Mark(number_of(folder), about["began_ms"])
 
-    def publish(
-        self,
-        batch: DataFrame,
-        changes: ChangesOf | None,
-        *,
-        label: str,
-        writer: str,
-        mark: Mark,
-        schema: StructType,
+    def _publish(
+        self, batch: DataFrame, write: WriteFile, draft: str, name: str, mark: Mark
     ) -> None:
         """Each attempt at a batch writes into a folder of its own.
 
         It moves the files to where they wait for being published.  So what a task that comes second
         writes is not among them.
         """
-        name = name_of(label, mark, writer)
-        draft = f"{UNFINISHED}/{name}-{uuid.uuid4().hex}"
         ready = f"{draft}/{_READY}"
         self._files.make_folder(ready)
-        try:
-            write = WriteFile(_for_arrow(f"{self.path}/{draft}"), changes, schema.json().encode())
-            written = [row.file for row in batch.mapInArrow(write, "file string").collect()]
-            require_writer(self.path, writer, self.noted(ABOUT))
-            if has_batch(self, name, mark, writer):
-                return
-            if not written:
-                note_batch(self, writer, mark)
-                return
-            about = json.dumps({"began_ms": mark.began_ms})
-            self._files.write(f"{ready}/{_MARK}", about.encode())
-            for file in written:
-                self._files.rename(f"{draft}/{file}", f"{ready}/{file}")
-            if not self._files.rename(ready, name):  # another attempt was faster
-                has_batch(self, name, mark, writer)
-        finally:
-            self._files.delete(draft)
+        written = [row.file for row in batch.mapInArrow(write, "file string").collect()]
+        self.require_writer(name, self.noted(ABOUT))
+        if not self.lacks(name, mark, written):
+            return
+        about = json.dumps({"began_ms": mark.began_ms})
+        self._files.write(f"{ready}/{_MARK}", about.encode())
+        for file in written:
+            self._files.rename(f"{draft}/{file}", f"{ready}/{file}")
+        if not self._files.rename(ready, name):  # another attempt was faster
+            self.has_batch(name, mark)
 
     def clear_drafts(self, query: str) -> None:
         """A folder gets another name first, so that no attempt can publish what is left of it."""
         for name in self._files.names(UNFINISHED):
             draft = f"{UNFINISHED}/{name}"
-            match = FOLDER.match(name)
-            if match is not None and match[2] == query[:8]:
+            if is_of(query, name):
                 gone = f"{UNFINISHED}/{_GONE}{uuid.uuid4().hex}"
                 # Its owner may be alive, and have thrown it away.
                 with contextlib.suppress(FkJoinError, OSError):
@@ -117,11 +93,9 @@ class BatchFolders:
         for folder in reversed(folders):
             self._files.rename(folder, f"{SET_ASIDE}/{folder}-{uuid.uuid4().hex}")
 
+    def _delete(self, folder: str) -> None:
+        self._files.delete(folder)
+
     @cached_property
     def _files(self) -> Files:
         return files_at(self.spark, self.path)
-
-
-def _for_arrow(path: str) -> str:
-    """A local path as it is; anything else is a URI."""
-    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path

@@ -15,29 +15,21 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from fkjoin.analysis.written import ABOUT, LABELS, restores
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.parquet_batches import (
-    FOLDER,
-    has_batch,
-    name_of,
-    note_batch,
-    number_of,
-    require_writer,
-)
-from fkjoin.sinks.retry import in_a_line, through_outages
+from fkjoin.sinks.parquet_batches import BatchFiles, is_of, number_of, writer_in
+from fkjoin.sinks.retry import in_a_line, in_outages, through_outages
 from fkjoin.spark.object_store import S3, opened
-from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, ChangesOf, PutFile, WriteFile
+from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, PutFile, WriteFile
 
 LARGEST_COPY = 5 << 30
 """Bytes of the largest object that S3 copies at once."""
@@ -60,71 +52,81 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class BatchObjects:
+class BatchObjects(BatchFiles):
     """Batches in an object store; see ``BatchFiles``."""
 
     path: str
     options: Mapping[str, str] = field(repr=False)
     retry_s: float
 
+    @in_outages
     def check(self) -> None:
-        self._through_outages(self._require_bucket)
-
-    def noted(self, name: str) -> dict[str, Any]:
-        return self._through_outages(lambda: self._noted(name))
-
-    def put(self, name: str, data: bytes) -> None:
-        self._through_outages(lambda: self._put(name, data))
-
-    def folders(self) -> list[str]:
-        return self._through_outages(lambda: sorted(self._batches()))
-
-    def mark(self, folder: str) -> Mark | None:
-        return self._through_outages(lambda: self._mark(folder))
-
-    def publish(
-        self,
-        batch: DataFrame,
-        changes: ChangesOf | None,
-        *,
-        label: str,
-        writer: str,
-        mark: Mark,
-        schema: StructType,
-    ) -> None:
-        """The rows go through one task.
-
-        A repetition writes them again, and Spark keeps them for it before that task.
-        """
-        name = name_of(label, mark, writer)
-        draft = f"{UNFINISHED}/{name}-{uuid.uuid4().hex}"
-        target, row_type = f"{self.path}/{draft}", schema.json().encode()
-        put = PutFile(WriteFile(target, changes, row_type, self.options))
-        rows = batch.repartition(1).mapInArrow(put, "file string, error string")
-        try:
-            self._through_outages(lambda: self._attempt(rows, draft, name, writer, mark))
-        finally:
-            with contextlib.suppress(OSError):  # what is left goes with the query's next start
-                self._delete(draft)
-
-    def clear_drafts(self, query: str) -> None:
-        self._through_outages(lambda: self._clear(query, ""))
-
-    def set_aside(self, folders: Sequence[str]) -> None:
-        for folder in reversed(folders):
-            self._through_outages(partial(self._set_aside, folder))
-
-    @cached_property
-    def _opened(self) -> tuple[FileSystem, str]:
-        return opened(self.path, self.options)
-
-    def _require_bucket(self) -> None:
         files, base = self._opened
         bucket = base.partition("/")[0]
         if files.get_file_info(bucket).type == FileType.NotFound:
             raise OSError(f"NO_SUCH_BUCKET: there is no {bucket}")
 
-    def _attempt(self, rows: DataFrame, draft: str, name: str, writer: str, mark: Mark) -> None:
+    @in_outages
+    def noted(self, name: str) -> dict[str, Any]:
+        files, base = self._opened
+        try:
+            with files.open_input_stream(f"{base}/{name}") as stream:
+                return dict(json.loads(stream.readall()))
+        except FileNotFoundError:
+            return {}
+
+    @in_outages
+    def put(self, name: str, data: bytes) -> None:
+        files, base = self._opened
+        with files.open_output_stream(f"{base}/{name}") as stream:
+            stream.write(data)
+
+    @in_outages
+    def folders(self) -> list[str]:
+        folders = {path.parts[0] for path in self._files() if len(path.parts) == 2}
+        beginnings = tuple(f"{label}=" for label in LABELS)
+        return sorted(folder for folder in folders if folder.startswith(beginnings))
+
+    @in_outages
+    def mark(self, folder: str) -> Mark | None:
+        files = self._files(folder)
+        if not files:
+            return None
+        matches = [_FILE.fullmatch(str(path)) for path in files]
+        times = [int(match[1], 16) for match in matches if match is not None]
+        began_ms = max(times, default=_UNKNOWN)
+        return Mark(number_of(folder), None if began_ms == _UNKNOWN else began_ms)
+
+    def _publish(
+        self, batch: DataFrame, write: WriteFile, draft: str, name: str, mark: Mark
+    ) -> None:
+        """The rows go through one task.
+
+        A repetition writes them again, and Spark keeps them for it before that task.
+        """
+        rows = batch.repartition(1).mapInArrow(PutFile(write), "file string, error string")
+        self._attempt(rows, draft, name, mark)
+
+    @in_outages
+    def clear_drafts(self, query: str, but: str = "") -> None:
+        for draft in {path.parts[0] for path in self._files(UNFINISHED)}:
+            if is_of(query, draft) and f"{UNFINISHED}/{draft}" != but:
+                self._delete(f"{UNFINISHED}/{draft}")
+
+    @in_outages
+    def set_aside(self, folders: Sequence[str]) -> None:
+        for folder in reversed(folders):
+            aside = f"{SET_ASIDE}/{folder}-{uuid.uuid4().hex}"
+            for path in self._files(folder):
+                self._copy(f"{folder}/{path}", f"{aside}/{path}")
+            self._delete(folder)
+
+    @cached_property
+    def _opened(self) -> tuple[FileSystem, str]:
+        return opened(self.path, self.options)
+
+    @in_outages
+    def _attempt(self, rows: DataFrame, draft: str, name: str, mark: Mark) -> None:
         """Write the batch and publish it.
 
         It deletes other drafts of the query before it looks for the batch, so that none is
@@ -133,37 +135,20 @@ class BatchObjects:
         written = rows.collect()
         if failed := [row.error for row in written if row.error is not None]:
             raise OSError(failed[0])
-        facts = self._noted(ABOUT)
-        require_writer(self.path, writer, facts)
+        facts = self.noted(ABOUT)
+        self.require_writer(name, facts)
         if written:
-            self._clear(writer, draft)
-        if has_batch(self, name, mark, writer):
-            return
-        if not written:
-            note_batch(self, writer, mark)
+            self.clear_drafts(writer_in(name), draft)
+        if not self.lacks(name, mark, written):
             return
         try:
             self._copy(f"{draft}/{written[0].file}", f"{name}/{_file_of(mark, facts)}")
         except FileNotFoundError:
-            if not has_batch(self, name, mark, writer):
+            if not self.has_batch(name, mark):
                 raise FkJoinError(
                     f"parquet {self.path}: another run of the query has deleted the draft of batch "
                     f"{mark.number}: does one still write there? Start the query again"
                 ) from None
-
-    def _noted(self, name: str) -> dict[str, Any]:
-        """Read a note; nothing where there is none."""
-        files, base = self._opened
-        try:
-            with files.open_input_stream(f"{base}/{name}") as stream:
-                return dict(json.loads(stream.readall()))
-        except FileNotFoundError:
-            return {}
-
-    def _put(self, name: str, data: bytes) -> None:
-        files, base = self._opened
-        with files.open_output_stream(f"{base}/{name}") as stream:
-            stream.write(data)
 
     def _files(self, folder: str = "") -> list[PurePosixPath]:
         """The files in a folder, and in those in it, by their paths from there.
@@ -176,32 +161,6 @@ class BatchObjects:
         infos = files.get_file_info(FileSelector(home, allow_not_found=True, recursive=True))
         paths = [PurePosixPath(info.path) for info in infos if info.type == FileType.File]
         return [path.relative_to(home) for path in paths]
-
-    def _batches(self) -> set[str]:
-        folders = {path.parts[0] for path in self._files() if len(path.parts) == 2}
-        beginnings = tuple(f"{label}=" for label in LABELS)
-        return {folder for folder in folders if folder.startswith(beginnings)}
-
-    def _mark(self, folder: str) -> Mark | None:
-        files = self._files(folder)
-        if not files:
-            return None
-        matches = [_FILE.fullmatch(str(path)) for path in files]
-        times = [int(match[1], 16) for match in matches if match is not None]
-        began_ms = max(times, default=_UNKNOWN)
-        return Mark(number_of(folder), None if began_ms == _UNKNOWN else began_ms)
-
-    def _clear(self, query: str, but: str) -> None:
-        for draft in {path.parts[0] for path in self._files(UNFINISHED)}:
-            match = FOLDER.match(draft)
-            if match is not None and match[2] == query[:8] and f"{UNFINISHED}/{draft}" != but:
-                self._delete(f"{UNFINISHED}/{draft}")
-
-    def _set_aside(self, folder: str) -> None:
-        aside = f"{SET_ASIDE}/{folder}-{uuid.uuid4().hex}"
-        for path in self._files(folder):
-            self._copy(f"{folder}/{path}", f"{aside}/{path}")
-        self._delete(folder)
 
     def _delete(self, folder: str) -> None:
         files, base = self._opened
@@ -229,7 +188,7 @@ class BatchObjects:
                 raise FileNotFoundError(f"{name} is not there") from error
             raise
 
-    def _through_outages(self, work: Callable[[], _T]) -> _T:
+    def _repeated(self, work: Callable[[], _T]) -> _T:
         """Return what the work returns, through outages; ``FkJoinError`` of other refusals."""
         about: Any = {"text_of": in_a_line, "is_of_target": _of_a_store}
         return through_outages(f"parquet {self.path}", work, mends, self.retry_s, **about)

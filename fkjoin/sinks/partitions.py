@@ -42,9 +42,13 @@ def require_types(
     columns: Iterable[str],
     types: Sequence[Callable[[pa.DataType], bool]],
     package: str,
-) -> None:
-    """``TopologyError`` unless a package reads values of the columns' types as it wrote them."""
-    for name in columns:
+) -> list[str]:
+    """The columns of the schema that a target is partitioned by.
+
+    ``TopologyError`` unless a package reads values of their types as it wrote them.
+    """
+    own = [name for name in columns if name in schema.names]
+    for name in own:
         kind = schema.field(name).type
         if not any(test(kind) for test in types):
             raise TopologyError(
@@ -53,6 +57,7 @@ def require_types(
                 "a whole number, a date or a time, for instance by a column that map_values makes "
                 "of it"
             )
+    return own
 
 
 def of_delta(value: Any) -> str | None:

@@ -22,10 +22,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from fkjoin.errors import FkJoinError, first_line, set_aside
 from fkjoin.sinks import postgres_types
 from fkjoin.sinks.counts import LEFT_OUT, count
-from fkjoin.sinks.postgres_refusals import ROW_PLACE, Refused, unread, unwritten
+from fkjoin.sinks.postgres_refusals import ROW_PLACE, Refused, spelled, unread, unwritten
 from fkjoin.sinks.postgres_server import NO_PASSWORD, connect, mends, settings_of
-from fkjoin.sinks.postgres_values import spelled
-from fkjoin.sinks.retry import repeated
+from fkjoin.sinks.retry import in_outages, repeated
 from fkjoin.sinks.table_sink import BatchId, TableSink
 from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.json_texts import written
@@ -116,6 +115,7 @@ class Postgres(TableSink):
     def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._prepared(spark_schema(schema), key, keep=True)
 
+    @in_outages
     def _prepared(self, schema: StructType, key: tuple[str, ...], *, keep: bool) -> None:
         """Make what has to be there, in a transaction; without ``keep``, it is rolled back."""
         self._columns, self._key = tuple(schema.names), key
@@ -127,9 +127,6 @@ class Postgres(TableSink):
         create = SQL("create table if not exists {} ({}, primary key ({}))").format(
             self._table(), SQL(", ").join(columns), self._listed(key)
         )
-        self._repeated(lambda: self._prepare(schema, create, keep=keep))
-
-    def _prepare(self, schema: StructType, create: Composed, *, keep: bool) -> None:
         batches = self._beside(BATCHES)
         with connect(self._settings) as connection:
             # Tables that are made at the same moment collide.
@@ -164,11 +161,9 @@ class Postgres(TableSink):
                 f"table {self.into} does not match fkjoin's table: {'; '.join(wrong)}"
             )
 
+    @in_outages
     def last_batch(self, query: str) -> BatchId | None:
-        return self._repeated(lambda: self._known(query))
-
-    def _known(self, query: str) -> BatchId | None:
-        """The query's line; None without one, or without a target."""
+        # The query's line; None without one, or without a target.
         text = SQL("select batch, began_ms from {} where query = %s and target = %s")
         with connect(self._settings) as connection, contextlib.suppress(*_NOT_THERE):
             line = connection.execute(text.format(self._beside(BATCHES)), (query, self.into))
@@ -181,15 +176,11 @@ class Postgres(TableSink):
         name, text = self._table().as_string(connection), "select where to_regclass(%s) is not null"
         return connection.execute(text, (name,)).fetchone() is not None
 
+    @in_outages
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
-        self._set_aside(batch.number, self._repeated(lambda: self._become(batch, rows)))
-
-    def _become(self, batch: BatchId, rows: pa.Table) -> list[Refused]:
-        """Have these rows and no others; return those that cannot be there.
-
-        It is one transaction with the batch that they are of.  They are among the dead letters
-        since they first came; letters of later batches come again.
-        """
+        # These rows and no others, but those that cannot be there, in one transaction with the
+        # batch that they are of. They are among the dead letters since they first came; letters of
+        # later batches come again.
         others = SQL("select query from {} where target = %s and query <> %s and batch >= 0")
         later = SQL("delete from {} where query = %s and target = %s and batch > %s")
         with connect(self._settings) as connection:
@@ -209,7 +200,7 @@ class Postgres(TableSink):
                 about = batch.query, self.into, batch.number
                 connection.execute(later.format(self._beside(LETTERS)), about)
             self._note(connection, batch)
-        return letters
+        self._set_aside(batch.number, letters)
 
     def _delete_one(self, connection: Connection[Any], letter: Refused) -> None:
         """Delete the row with the key of one that the table cannot store.
@@ -240,9 +231,6 @@ class Postgres(TableSink):
         items = [item for item in changes.schema if item.name in (*self._columns, "_operation")]
         return changes.select(*[_readable(item).alias(item.name) for item in items])
 
-    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
-        self._set_aside(batch.number, self._repeated(lambda: self._apply(batch, upserts, deletes)))
-
     def _set_aside(self, batch: int, letters: list[Refused]) -> None:
         """Count the rows that the table cannot store, and say so."""
         if letters:
@@ -252,21 +240,24 @@ class Postgres(TableSink):
             facts = self.into, len(letters), batch, where, letters[0]
             logging.getLogger("fkjoin").warning(text, *facts)
 
-    def _apply(self, batch: BatchId, upserts: pa.Table, gone: pa.Table) -> list[Refused]:
-        """Write a batch in one transaction; return the rows that the table cannot store."""
+    @in_outages
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
         with connect(self._settings) as connection:
             if self.has(batch, self._done(connection, batch.query)):
-                return []
+                return
             self._stage(connection)
             copy = partial(self._copy, connection, deleted=True)
-            for _ in unread(connection, gone, copy, self._key):
+            for _ in unread(connection, deletes, copy, self._key):
                 pass  # a key that the table cannot store is not in it
             connection.execute(self._delete())
             letters = self._written(connection, upserts)
             if self.on_error == "dead-letter":
-                self._record(connection, batch, letters)
+                about = batch.query, batch.number, self.into
+                lines = [(*about, *row.letter()) for row in letters]
+                with connection.cursor() as cursor:
+                    cursor.executemany(SQL(_RECORD).format(self._beside(LETTERS)), lines)
             self._note(connection, batch)
-        return letters
+        self._set_aside(batch.number, letters)
 
     def _written(
         self, connection: Connection[Any], rows: pa.Table, *, alone: bool = False
@@ -306,15 +297,6 @@ class Postgres(TableSink):
             connection.execute(text)
 
         yield from unwritten(connection, rows, write, index, self._key)
-
-    def _record(
-        self, connection: Connection[Any], batch: BatchId, letters: Sequence[Refused]
-    ) -> None:
-        text = SQL(_RECORD).format(self._beside(LETTERS))
-        about = batch.query, batch.number, self.into
-        lines = [(*about, *row.letter()) for row in letters]
-        with connection.cursor() as cursor:
-            cursor.executemany(text, lines)
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
         """Return what the work returns, through outages; ``FkJoinError`` of other refusals."""

@@ -1,4 +1,4 @@
-"""Rows that PostgreSQL refuses: which of a batch they are, and what there is to say of each.
+"""Rows as PostgreSQL reads them, and those that it refuses: which, and what to say of each.
 
 *Law*: all other rows are written, whichever rows are refused.  All are tried at once; if that
 fails, their halves are, and the halves of those that fail.
@@ -12,17 +12,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import Connection
 
 from fkjoin.errors import shortened
+from fkjoin.sinks.column_types import beyond_years
 from fkjoin.sinks.postgres_server import OF_A_VALUE
-from fkjoin.sinks.postgres_values import spelled
 
 ROW_PLACE = "_fkjoin_place"
 """A column more: which row of the batch it is."""
+
+_NO_TIME = "NaT"
+_LEAST = "-290308-12-21T19:59:05.224192"
+"""The least number of microseconds, which NumPy takes for no time at all."""
 
 _SHOWN = 60
 _NUL = "PostgreSQL's texts cannot contain U+0000"
@@ -169,3 +174,34 @@ def _reason(error: psycopg.Error) -> str:
 
 def _beginning(value: Any) -> str:
     return shortened(repr(value), _SHOWN)
+
+
+def spelled(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column, or texts in its place.
+
+    Texts stand for intervals, and for times and days where one is outside of the years 1 to 9999,
+    of which Arrow's text is PostgreSQL's.
+    Times are microseconds.  Arrow writes another instant for times that nanoseconds cannot count.
+    """
+    kind = values.type
+    if pa.types.is_duration(kind):
+        numbers = values.cast(pa.int64()).cast(pa.string())
+        return pc.binary_join_element_wise(numbers, "microseconds", " ")
+    is_day = pa.types.is_date32(kind)
+    if not (is_day or pa.types.is_timestamp(kind)) or not beyond_years(values):
+        return values
+    counted = values.cast(pa.int32() if is_day else pa.int64())
+    zone = "" if is_day or kind.tz is None else "+00"
+    texts = [_spelled(number, zone, is_day=is_day) for number in counted.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def _spelled(number: int | None, zone: str, *, is_day: bool) -> str | None:
+    """``-0043-03-15T12:00:00`` → ``0044-03-15T12:00:00+00 BC``: the year 0 is 1 BC."""
+    if number is None:
+        return None
+    text = str(np.datetime64(number, "D") if is_day else np.datetime64(number, "us"))
+    text = _LEAST if text == _NO_TIME else text
+    year, rest = text.removeprefix("-").split("-", 1)
+    number = -int(year) if text.startswith("-") else int(year)
+    return f"{number:04}-{rest}{zone}" if number > 0 else f"{1 - number:04}-{rest}{zone} BC"

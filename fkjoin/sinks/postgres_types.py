@@ -12,71 +12,46 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from psycopg import Connection
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, DecimalType, StructType
 
 from fkjoin.errors import TopologyError
 from fkjoin.spark.json_texts import require_json
-from fkjoin.spark.kinds import NESTED, TIMES_OF_DAY
+from fkjoin.spark.kinds import NESTED
 
-_MADE: dict[type[DataType], str] = {
-    BooleanType: "boolean",
-    ByteType: "smallint",
-    ShortType: "smallint",
-    IntegerType: "integer",
-    LongType: "bigint",
-    FloatType: "real",
-    DoubleType: "double precision",
-    StringType: "text",
-    BinaryType: "bytea",
-    DateType: "date",
-    TimestampType: "timestamptz",
-    TimestampNTZType: "timestamp",
-    **dict.fromkeys(TIMES_OF_DAY, "time"),
-    DayTimeIntervalType: "interval",
-    **dict.fromkeys(NESTED, "jsonb"),
+_MADE = {
+    "boolean": "boolean",
+    "byte": "smallint",
+    "short": "smallint",
+    "integer": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+    "time": "time",
+    "daytimeinterval": "interval",
+    **dict.fromkeys(("struct", "array", "map"), "jsonb"),
 }
+"""Types of a new table, by the names that PySpark gives its own."""
 
-_WHOLE: dict[type[DataType], tuple[int, int]] = {
-    ByteType: (8, 3),
-    ShortType: (16, 5),
-    IntegerType: (32, 10),
-    LongType: (64, 19),
-}
-"""Bits and decimal digits of whole numbers."""
-_BITS = {"int2": 16, "int4": 32, "int8": 64, "float4": 24, "float8": 53}
-"""Digits of the whole numbers that are all in a type."""
+_WHOLE = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+"""Decimal digits of whole numbers."""
+_WHOLE_IN = {"int2": 5, "int4": 10, "int8": 19, "float4": 5, "float8": 10}
+"""Digits of the longest of these numbers that are all in a type."""
 _DIGITS = {"int2": 4, "int4": 9, "int8": 18}
 _SIGNIFICANT = {"float4": 6, "float8": 15}
 """Decimal digits that are all in a type."""
-_OTHERS: dict[type[DataType], tuple[str, ...]] = {
-    BooleanType: ("bool",),
-    FloatType: ("float4", "float8"),
-    DoubleType: ("float8",),
-    BinaryType: ("bytea",),
-    DateType: ("date", "timestamp"),
-    TimestampType: ("timestamptz",),
-    TimestampNTZType: ("timestamp",),
-    **dict.fromkeys(TIMES_OF_DAY, ("time",)),
-    DayTimeIntervalType: ("interval",),
-    **dict.fromkeys(NESTED, ("jsonb", "json")),
+_BASES = {"boolean": "bool", "real": "float4", "double precision": "float8"}
+"""Own names of types that users read by other names."""
+_WIDER = {
+    "float": "float8",
+    "date": "timestamp",
+    **dict.fromkeys(("struct", "array", "map"), "json"),
 }
+"""Other types that keep every value, besides the type of a new table."""
 _READ_FROM_TEXT = ("uuid", "enum", "json", "jsonb", "inet", "cidr", "macaddr")
 """Types that Spark does not have, so only a text goes there: PostgreSQL reads it, if it can."""
 _READ_AS_KEYS = _READ_FROM_TEXT[:2]
@@ -133,12 +108,12 @@ def type_for(name: str, kind: DataType) -> str:
         require_json("to_postgres", StructType().add(name, kind))
     if isinstance(kind, DecimalType):
         return f"numeric({kind.precision}, {kind.scale})"
-    if type(kind) not in _MADE:
+    if kind.typeName() not in _MADE:
         raise TopologyError(
             f"to_postgres: column {name} is {kind.simpleString()}, which no type of PostgreSQL "
             "stores unchanged: cast it to text"
         )
-    return _MADE[type(kind)]
+    return _MADE[kind.typeName()]
 
 
 def problems(
@@ -182,22 +157,23 @@ def fits(kind: DataType, column: TargetColumn, *, key: bool = False) -> bool:
 
     ``key``: and different values stay different.
     """
-    base = column.base
+    base, name = column.base, kind.typeName()
     if base in ("text", "varchar"):
         return column.modifier < 0
-    if isinstance(kind, StringType):
+    if name == "string":
         return base in (_READ_AS_KEYS if key else ("citext", *_READ_FROM_TEXT))
-    if base == "numeric" and isinstance(kind, FloatType | DoubleType):
+    if base == "numeric" and name in ("float", "double"):
         return column.modifier < 0
-    if type(kind) in _WHOLE:
-        bits, digits = _WHOLE[type(kind)]
-        return bits <= _BITS.get(base, 0) or _in_numeric(digits, 0, column)
+    if name in _WHOLE:
+        digits = _WHOLE[name]
+        return digits <= _WHOLE_IN.get(base, 0) or _in_numeric(digits, 0, column)
     if isinstance(kind, DecimalType):
         whole = _DIGITS.get(base, 0) if kind.scale == 0 else 0
         if kind.precision <= max(whole, _SIGNIFICANT.get(base, 0)):
             return True
         return _in_numeric(kind.precision - kind.scale, kind.scale, column)
-    return base in _OTHERS.get(type(kind), ()) and _exact(column)
+    own = _MADE.get(name, "")
+    return base in (_BASES.get(own, own), _WIDER.get(name)) and _exact(column)
 
 
 def _in_numeric(digits: int, scale: int, column: TargetColumn) -> bool:

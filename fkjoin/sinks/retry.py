@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -26,7 +27,9 @@ _SHORT = 2
 _SHOWN = 500
 _MEND = "Fix that (damaged files of a target: restore it from its backup, then run fkjoin restore)"
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Method = Callable[Concatenate[Any, _P], _T]
 
 
 def repeated(
@@ -67,6 +70,16 @@ def through_outages(
     if is_away:
         raise unreached(f"{target} cannot be reached: {why}")
     raise unreached(f"{target}: {kind}: {why.rstrip('.')}", f"{_MEND},")
+
+
+def in_outages(method: _Method[_P, _T]) -> _Method[_P, _T]:
+    """Have a method's object repeat it, by ``_repeated``."""
+
+    @functools.wraps(method)
+    def repeated_method(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self._repeated(functools.partial(method, self, *args, **kwargs))
+
+    return repeated_method
 
 
 def in_a_line(error: BaseException | str, options: Mapping[str, str] = MappingProxyType({})) -> str:

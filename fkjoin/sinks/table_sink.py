@@ -226,13 +226,11 @@ class TableSink(ABC):
     """``apply`` appends rows of a schema without a key."""
 
     def check(self, table: TablePlan) -> None:  # see Checks
-        self._require_last_changes(table)
-        self.examine(_schema(self, table), table.key)
+        self.examine(self._schema_of(table), table.key)
 
     def begin(self, table: TablePlan) -> Write:  # see Sink
-        self._require_last_changes(table)
         key, columns, appends = list(table.key), [*table.key, *table.rest], table.node.appends
-        self.prepare(_schema(self, table), table.key)
+        self.prepare(self._schema_of(table), table.key)
 
         def write(batch: Batch, query: str, number: int) -> None:
             rows = self.as_taken(batch.changes).toArrow()
@@ -256,6 +254,11 @@ class TableSink(ABC):
         mark = log.mark(log.done)
         self.replace(BatchId(query, mark.number, mark.began_ms), self.as_taken(rows).toArrow())
 
+    def _schema_of(self, table: TablePlan) -> pa.Schema:
+        self._require_last_changes(table)
+        kinds = StructType([*table.key_type, *(table.row_type[name] for name in table.rest)])
+        return arrow_schema(type(self).__name__, kinds)
+
     def _require_last_changes(self, table: TablePlan) -> None:
         """Raise ``TopologyError`` unless a batch has the last change of each row.
 
@@ -274,11 +277,6 @@ class TableSink(ABC):
                 f"{table.name}: these are events, which have no key, and {self.place} keeps rows "
                 "by a key; write them to Parquet, Delta, Iceberg or a topic"
             )
-
-
-def _schema(sink: TableSink, table: TablePlan) -> pa.Schema:
-    kinds = StructType([*table.key_type, *(table.row_type[name] for name in table.rest)])
-    return arrow_schema(type(sink).__name__, kinds)
 
 
 def require_table_sink(sink: TableSink) -> TableSink:

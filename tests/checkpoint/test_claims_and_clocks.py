@@ -282,7 +282,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def sink(_: object, __: object, number: int) -> None:
         assert number == 0, "it was written"
 
-    give = batches._Batches(cast(Any, None), sink, str(tmp_path), None)
+    give = batches._writing(cast(Any, None), sink, str(tmp_path), None)
     return partial(give, cast(Any, SimpleNamespace(sparkSession=SPARK)))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fkjoin.kafka.committed_offsets import unread
+from fkjoin.kafka.purging import unread
 
 RANGES = {"t": {0: range(3, 10), 1: range(0)}, "gone": {}}
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fkjoin.lowering.results import Results
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import TopologyError
-from fkjoin.sinks.records import records
+from fkjoin.sinks import Kafka
 from tests.support.documents import blocks
 from tests.support.places import ROOT
 
@@ -41,7 +42,8 @@ def test_it_reads_and_writes_records(spark: SparkSession) -> None:
     changes = spark.createDataFrame(
         [("k", "a", "b", "insert"), ("l", "c", "d", "delete")], "id string, name string, value string, _operation string"
     )
-    written = records(changes, ("id",), ("name", "value"), key_as=None, value_as=pair(), headers=None).collect()
+    results = Results(("id",), ("name", "value"), None, None, (), None)
+    written = Kafka("pairs", "nowhere:1", value=pair())._records(results, changes).collect()
     assert [(bytes(key), value and bytes(value)) for key, value in written] == [(b"k", b"a=b"), (b"l", None)]
     with pytest.raises(TopologyError, match="value: OnlyReads is a format to read only"):
-        records(changes, ("id",), ("name", "value"), key_as=None, value_as=OnlyReads(), headers=None)  # type: ignore[arg-type]
+        Kafka("pairs", "nowhere:1", value=OnlyReads())._records(results, changes)  # type: ignore[arg-type]

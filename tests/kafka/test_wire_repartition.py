@@ -18,7 +18,7 @@ from fkjoin.codec.messages import GROUPED, table
 from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.kafka import wire_repartition as wire_change
+from fkjoin.kafka import wire as wire_change
 from fkjoin.kafka.wire import WireRecords
 from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.regroup import regroup

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin.sinks import BatchId, Delta, Parquet, TableSink, parquet, parquet_folders, parquet_objects
+from fkjoin.sinks import BatchId, Delta, Parquet, TableSink, parquet, parquet_batches, parquet_folders, parquet_objects
 from fkjoin.sinks.batches import Write
 from fkjoin.spark.schemas import spark_schema
 from fkjoin.testing import SinkContract
@@ -96,7 +96,7 @@ class OfParquet(SinkContract):
     """Changes of a table in Parquet: a batch is there once, whole or not at all."""
 
     every = 1 if EVERY else 60
-    code = (parquet, parquet_folders, parquet_objects)
+    code = (parquet, parquet_batches, parquet_folders, parquet_objects)
 
     def __init__(self, spark: SparkSession, at: Callable[[str], BatchPlace]) -> None:
         self.spark, self.at = spark, at

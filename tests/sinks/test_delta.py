@@ -15,8 +15,7 @@ from deltalake.schema import PrimitiveType
 
 from fkjoin import TopologyError
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks import delta_log
-from fkjoin.sinks.delta import Delta, _absolute
+from fkjoin.sinks.delta import Delta, _absolute, version_of
 from tests.support.batch_ids import batch_id
 from tests.support.writers import stands_still
 
@@ -213,7 +212,7 @@ def test_columns_and_properties_are_no_rows_of_another_writer(tmp_path: Path) ->
     delta.apply(batch_id(1), rows(row("a", 2)), keys())
     DeltaTable(tmp_path).alter.add_columns(Field("more", PrimitiveType("string")))
     DeltaTable(tmp_path).alter.set_table_properties({"delta.appendOnly": "false"})
-    assert delta_log.version_of(DeltaTable(tmp_path), "q", batch_id(0).mark) == 1
+    assert version_of(DeltaTable(tmp_path), "q", batch_id(0).mark) == 1
     write_deltalake(tmp_path, rows(row("z", 9)).append_column("more", pa.array(["x"])), mode="append")
     with pytest.raises(FkJoinError, match=r"its version 5 \(WRITE\) was written by another writer"):
-        delta_log.version_of(DeltaTable(tmp_path), "q", batch_id(0).mark)
+        version_of(DeltaTable(tmp_path), "q", batch_id(0).mark)

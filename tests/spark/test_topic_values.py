@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType, StructType
+from pyspark.sql.types import IntegerType, StringType, StructType
 
 from fkjoin import Table, fk_join
 from fkjoin.codec import versions
@@ -25,12 +25,13 @@ from fkjoin.codec.messages import ANSWER, RESULT, Operation, column, pack, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.kafka import Registry
 from fkjoin.kafka.formats import Json, writer
-from fkjoin.kafka.positions import RootsOf, of_roots
+from fkjoin.kafka.positions import RootsOf
 from fkjoin.lowering.table_plan import Packed, TablePlan, rows_of
 from fkjoin.plan.physical import Given
-from fkjoin.sinks.records import packed_records, records
+from fkjoin.sinks import Kafka
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import VERSION
+from fkjoin.spark.on_arrow import on_arrow
 from fkjoin.spark.schemas import arrow_schema, struct_type
 from fkjoin.spark.topic_values import POSITIONS
 from fkjoin.spark.unpacking import UnpackResults
@@ -152,18 +153,14 @@ def by_hand(spark: SparkSession, folder: Path, key: str) -> TablePlan:
     return replace(plan, rows=rows_of(read, unpack), packed=Packed(read, unpack))
 
 
-def by_spark(table: TablePlan, key: Any, value: Any, roots: RootsOf | None) -> list[Any]:
-    place = [] if roots is None else [of_roots(F.col(VERSION), roots).alias(POSITIONS)]
+def by_spark(table: TablePlan, sink: Kafka, roots: RootsOf | None) -> list[Any]:
+    place = [] if roots is None else [on_arrow(roots, StringType(), F.col(VERSION)).alias(POSITIONS)]
     changes = table.on_spark(table.changes_with(*place))
-    return records(changes, table.key, table.rest, key_as=key, value_as=value, headers=None).collect()
+    return sink._records(table.results, changes).collect()
 
 
-def by_workers(table: TablePlan, key: Any, value: Any, roots: RootsOf | None = None) -> list[Any] | None:
-    assert table.packed is not None
-    rest = StructType([table.row_type[name] for name in table.rest])
-    make = packed_records(
-        table.packed.unpack, table.spark, table.key_type, row_type=rest, key_as=key, value_as=value, positions=roots
-    )
+def by_workers(table: TablePlan, sink: Kafka) -> list[Any] | None:
+    make = sink._packed(table)
     return None if make is None else make(table.frame).collect()
 
 
@@ -214,13 +211,14 @@ CONCAT = "concat('{\"order\":', left.whole, ',\"customer\":', right.name, '}')"
     ],
 )
 def test_workers_make_the_records_that_sparks_expressions_make(
-    spark: SparkSession, tmp_path: Path, key_type: str, key: Any, value: Any, positions: bool
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_type: str, key: Any, value: Any, positions: bool
 ) -> None:
     small(spark, tmp_path)
     given = by_hand(spark, tmp_path, key_type)
     roots = RootsOf.topics(2, ["orders"]) if positions else None
-    value = value() if callable(value) else value
-    expected, found = by_spark(given, key, value, roots), by_workers(given, key, value, roots)
+    monkeypatch.setattr("fkjoin.sinks.kafka._roots", lambda _: roots)
+    sink = Kafka("joined", "nowhere:1", key, value() if callable(value) else value, positions=positions)
+    expected, found = by_spark(given, sink, roots), by_workers(given, sink)
     assert found is not None
     assert len(found) == len(expected) == 80
     assert len({row.value is None for row in found}) == 2
@@ -237,7 +235,7 @@ def test_what_workers_cannot_make_is_left_to_spark(spark: SparkSession, tmp_path
     registry = Registry("json", "a int", "http://nowhere")
     others = "concat('n', left.n)", "concat(id, null)", "concat(array(id), array(id))"
     for value in ("upper(left.whole)", "concat(_operation, id)", "nothing.such", *others, registry):
-        assert by_workers(texts, None, value) is None
-    assert by_workers(texts, None, "left.whole") is not None
+        assert by_workers(texts, Kafka("joined", "nowhere:1", value=value)) is None
+    assert by_workers(texts, Kafka("joined", "nowhere:1", value="left.whole")) is not None
     doubles = by_hand(spark, tmp_path / "doubles", "id string, price double")
-    assert by_workers(doubles, None, None) is None
+    assert by_workers(doubles, Kafka("joined", "nowhere:1")) is None
