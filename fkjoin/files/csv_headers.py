@@ -24,10 +24,8 @@ def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Such quotes have lines within, and are doubled for one.
     """
-    defaults = {"header": True, "multiLine": True, "escape": _option(options, "quote", '"')}
-    known = {name.lower() for name in options}
-    added = {name: value for name, value in defaults.items() if name.lower() not in known}
-    return {**added, **options}
+    defaults = {"header": True, "multiLine": True, "escape": options.get("quote", '"')}
+    return {**defaults, **options}
 
 
 def unclosed(fields: StructType, options: Mapping[str, Any]) -> Iterator[Column]:
@@ -36,8 +34,8 @@ def unclosed(fields: StructType, options: Mapping[str, Any]) -> Iterator[Column]
     It takes all up to the next quotes, and the text then begins with one; or all up to the end of
     the file.
     """
-    mark = str(_option(options, "quote", '"'))
-    separator = str(_option(options, "sep", _option(options, "delimiter", ",")))
+    mark = str(options.get("quote", '"'))
+    separator = str(options.get("sep", options.get("delimiter", ",")))
     for index, field in enumerate(fields):
         if not mark or not isinstance(field.dataType, StringType):
             continue
@@ -59,7 +57,7 @@ def by_name(
     One without a name is among them, too.  Spark refuses files with another header by name, when it
     comes to them.  Without a header, or with ``enforceSchema``, the columns are as they are given.
     """
-    by_place = str(_option(options, "enforceSchema", False)).lower() == "true"
+    by_place = str(options.get("enforceSchema", False)).lower() == "true"
     if by_place or not _has_header(options):
         return columns
     files = newest(spark, pattern, options, 1)
@@ -77,7 +75,7 @@ def by_name(
             'columns as the header does, or read them by position: options={"enforceSchema": True}'
         )
     # Spark finds this in a header where there is no name.
-    empty = str(_option(options, "nullValue", ""))
+    empty = str(options.get("nullValue", ""))
     ordered = StructType()
     for title in header:
         name = empty if title is None else title
@@ -107,8 +105,7 @@ def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> St
 
 def _header(spark: SparkSession, file: str, options: Mapping[str, Any]) -> list[str | None]:
     """The names of a file's columns as they stand there; None where there is no name."""
-    of_file, others = reading(options, [file]).items(), ("header", "inferschema")
-    chosen = {name: value for name, value in of_file if name.lower() not in others}
+    chosen = {**reading(options, [file]), "header": False, "inferSchema": False}
     return list(spark.read.format("csv").options(**chosen).load(_escaped(file)).first() or ())
 
 
@@ -129,12 +126,7 @@ def _require_once(file: str, header: Sequence[str | None]) -> None:
 
 
 def _has_header(options: Mapping[str, Any]) -> bool:
-    return str(_option(options, "header", False)).lower() == "true"
-
-
-def _option(options: Mapping[str, Any], name: str, default: Any) -> Any:
-    values = [value for option, value in options.items() if option.lower() == name.lower()]
-    return values[0] if values else default
+    return str(options.get("header", False)).lower() == "true"
 
 
 def _escaped(path: str) -> str:

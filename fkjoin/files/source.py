@@ -36,8 +36,8 @@ from fkjoin.checkpoint.files import files_at
 from fkjoin.codec.json_read import Reading, parsable
 from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
-from fkjoin.files.folders import MISFIT, Folders, as_glob, lowered, without_base
-from fkjoin.files.options import OF_ANY_FILE, require_options
+from fkjoin.files.folders import MISFIT, Folders, as_glob, lowered
+from fkjoin.files.options import OF_ANY_FILE, require_options, spelled
 from fkjoin.files.parquet_kinds import require_kinds
 from fkjoin.plan.physical import InWorkers, Physical, Read, by_spark
 from fkjoin.sessions.access import access
@@ -98,8 +98,12 @@ class _Location:
 
     @property
     def format_options(self) -> set[str]:
-        """The names of options that are for one format only, in lower case."""
-        return {name.lower() for name in self.options} - OF_ANY_FILE
+        """The names of options that are for one format only."""
+        return self.options.keys() - OF_ANY_FILE
+
+    def with_option(self, name: str, value: Any) -> _Location:
+        """The location with one more option."""
+        return replace(self, options={**self.options, name: value})
 
 
 def open_files(
@@ -127,7 +131,9 @@ def open_files(
     if chosen not in get_args(FileFormat):
         raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
     require_options(options or {})
-    all_options = csv_files.with_defaults(options or {}) if chosen == "csv" else options or {}
+    all_options = spelled(options or {})
+    if chosen == "csv":
+        all_options = csv_files.with_defaults(all_options)
     location = _located(spark, pattern, all_options)
     learned = schema is None
     fields = None if schema is None else struct_type(schema, "from_files")
@@ -155,7 +161,7 @@ def open_files(
     of_lines = [field for field in fields if field.name.lower() not in of_folders]
     inner = _as_texts(StructType(of_lines), texts)
     if names and not are_read:  # the same files, and no columns of folders
-        location = _with_option(location, "recursiveFileLookup", True)
+        location = location.with_option("recursiveFileLookup", True)
         lines = _lines(location)
     plain = None
     if (
@@ -171,7 +177,8 @@ def open_files(
             if path != pattern or not _GLOB.search(pattern):
                 folders = replace(folders, base=Path(pattern).name)
             alone = path if _GLOB.search(path) else as_glob(path)
-            location = _Location(spark, alone, without_base(location.options))
+            others = {name: value for name, value in location.options.items() if name != "basePath"}
+            location = _Location(spark, alone, others)
         if chosen == "parquet":
             rows = _parquet(location, inner, folders)
         elif chosen == "csv":
@@ -270,7 +277,7 @@ def _by_reader(location: _Location, inner: StructType, folders: Folders) -> Phys
         read = location.stream("json", StructType([*inner, *folders.texts]))
         return by_spark(partial(_checked, inner, folders, None), read)
     hidden = StructField(_CORRUPT, StringType())
-    hiding = _with_option(location, _CORRUPT_NAME, _CORRUPT)
+    hiding = location.with_option(_CORRUPT_NAME, _CORRUPT)
     read = hiding.stream("json", StructType([*inner, hidden, *folders.texts]))
     problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(columns_text(inner))))
     return by_spark(partial(_checked, inner, folders, problem), read)
@@ -351,7 +358,7 @@ def _csv(location: _Location, inner: StructType, folders: Folders, *, learned: b
     fields = StructType([field for field in inner if not own or field.name != corrupt])
     read = csv_files.by_name(location.spark, location.pattern, location.options, fields)
     hidden = inner[corrupt] if own else StructField(_CORRUPT, StringType())
-    source = location if own else _with_option(location, _CORRUPT_NAME, _CORRUPT)
+    source = location if own else location.with_option(_CORRUPT_NAME, _CORRUPT)
     schema = StructType([*read, hidden, *folders.texts])
     lines = source.stream("csv", schema, enforceSchema="false")
     # A column without a name must be read, too, and no expression can do so.
@@ -432,27 +439,17 @@ def _as_texts(fields: StructType, names: set[str]) -> StructType:
 
 def _corrupt_name(location: _Location) -> str:
     """Return the name of the column with lines that do not fit, where a schema has it."""
-    options = {name.lower(): value for name, value in location.options.items()}
     setting = location.spark.conf.get("spark.sql.columnNameOfCorruptRecord")
-    return str(options.get(_CORRUPT_NAME.lower()) or setting)
-
-
-def _with_option(location: _Location, name: str, value: Any) -> _Location:
-    """The location with an option, in whatever letters it was given."""
-    known = location.options.items()
-    others = {option: other for option, other in known if option.lower() != name.lower()}
-    return _Location(location.spark, location.pattern, {**others, name: value})
+    return str(location.options.get(_CORRUPT_NAME) or setting)
 
 
 def _located(spark: SparkSession, pattern: str, chosen: Mapping[str, Any]) -> _Location:
     """Return the path that Spark takes for the files: one that is there is no glob."""
-    known = {name.lower() for name in chosen}
-    options = {} if "maxfileage" in known else {"maxFileAge": _ANY_AGE}
-    options |= chosen
+    options = {"maxFileAge": _ANY_AGE, **chosen}
     status = files_at(spark, pattern).status() if _GLOB.search(pattern) else None
     if status is None:
         return _Location(spark, pattern, options)
-    if status.is_folder and "basepath" not in known:
+    if status.is_folder and "basePath" not in chosen:
         options["basePath"] = pattern  # without it, Spark looks for no columns in folders of a glob
     return _Location(spark, _GLOB.sub(r"\\\1", pattern), options)
 
