@@ -18,7 +18,7 @@ from pyspark.sql.utils import is_remote
 from fkjoin.errors import SessionError, first_line, nearest, needs_extra
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions import connector, words
-from fkjoin.sessions.abilities import CONNECT, local_file_manager
+from fkjoin.sessions.abilities import local_file_manager, require_connect
 from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import launch
 from fkjoin.spark.cause import cause_of
@@ -241,8 +241,7 @@ def _at_server(remote: str | None, master: str | None, settings: Mapping[str, An
         for package in _CONNECT:
             importlib.import_module(package)
     spark = _client(remote)
-    for ability in CONNECT:
-        ability.require(spark)
+    require_connect(spark)
     for name, value in _texts(settings).items():
         try:
             spark.conf.set(name, value)
