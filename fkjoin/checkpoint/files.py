@@ -72,16 +72,6 @@ def has_begun(spark: SparkSession, checkpoint: str) -> bool:
     return False
 
 
-def begun_below(spark: SparkSession, folder: str, names: tuple[str, ...]) -> bool:
-    """Tell whether a query was started with a folder in this one.
-
-    ``names``: beginnings of its name.
-    """
-    files = files_at(spark, folder)
-    checkpoints = [name for name in files.names() if name.startswith(names)]
-    return any(files.is_file(f"{checkpoint}/metadata") for checkpoint in checkpoints)
-
-
 def query_id(spark: SparkSession, checkpoint: str) -> str:
     """Return the id of a checkpoint's query."""
     return str(json.loads(files_at(spark, checkpoint).read("metadata"))["id"])
