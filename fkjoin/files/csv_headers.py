@@ -111,15 +111,12 @@ def _header(spark: SparkSession, file: str, options: Mapping[str, Any]) -> list[
 
 def _require_once(file: str, header: Sequence[str | None]) -> None:
     """``TopologyError`` if names repeat: Spark tells a header's columns apart by their names."""
-    earlier, repeated = set[str | None](), dict[str, None]()
-    for name in header:
-        lower = name and name.lower()
-        if lower in earlier:
-            repeated[name or "(no name)"] = None
-        earlier.add(lower)
+    lower = [name and name.lower() for name in header]
+    repeated = [name for index, name in enumerate(header) if lower[index] in lower[:index]]
     if repeated:
+        names = dict.fromkeys(name or "(no name)" for name in repeated)
         raise TopologyError(
-            f"path: {file} has several columns {', '.join(repeated)} in its header. Rename them in "
+            f"path: {file} has several columns {', '.join(names)} in its header. Rename them in "
             "the file, or read all columns by position: schema= with a name for each, and "
             'options={"enforceSchema": True}'
         )
