@@ -345,7 +345,7 @@ def index_dir(spark: SparkSession) -> str:
 
 def validated(spark: SparkSession) -> bool:
     """Tell whether batches check the stores' invariants: ``spark.fkjoin.validate``, or false."""
-    return _truth(spark, VALIDATE, "false")
+    return _is_first(spark, VALIDATE, "false", "true", "false")
 
 
 def time_zone(spark: SparkSession) -> str:
@@ -364,7 +364,7 @@ def switched_off(spark: SparkSession) -> dict[str, str]:
     for name in names:
         if name not in RULES:
             raise SessionError(f"{EXCLUDED}: there is no rule {name!r}; {nearest(name, RULES)}")
-    if not _truth(spark, OPTIMIZE, "true"):
+    if not _is_first(spark, OPTIMIZE, "true", "true", "false"):
         return dict.fromkeys(RULES, f"{OPTIMIZE} is false")
     return dict.fromkeys(names, f"{EXCLUDED} names it")
 
@@ -374,17 +374,15 @@ def _is_low(spark: SparkSession) -> bool:
 
     Raises ``SessionError``.
     """
-    text = spark.conf.get(LATENCY, "default") or "default"
-    if text not in ("low", "default"):
-        raise SessionError(f"{LATENCY} is {text!r}: it must be low or default")
-    return text == "low"
+    return _is_first(spark, LATENCY, "default", "low", "default")
 
 
-def _truth(spark: SparkSession, name: str, default: str) -> bool:
+def _is_first(spark: SparkSession, name: str, default: str, first: str, second: str) -> bool:
+    """Tell whether a setting has the first of its two values; ``SessionError`` for another one."""
     text = (spark.conf.get(name, default) or default).lower()
-    if text not in ("true", "false"):
-        raise SessionError(f"{name} is {text!r}: it must be true or false")
-    return text == "true"
+    if text not in (first, second):
+        raise SessionError(f"{name} is {text!r}: it must be {first} or {second}")
+    return text == first
 
 
 def _positive(spark: SparkSession, name: str, default: str) -> int:
