@@ -33,10 +33,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.claim_files import Claim, ClaimFiles
 from fkjoin.checkpoint.damage import TAKEN_OVER
-from fkjoin.checkpoint.query import Query
+from fkjoin.checkpoint.query import Query, shown
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.cause import cause_of
-from fkjoin.spark.spark_api import java_query
 
 RENEWED_EVERY_S = 10.0
 LAPSES_AFTER_S = 60.0
@@ -175,20 +174,11 @@ def start_claimed(
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
-    started = _as_query(query)
+    started = shown(query)
     held.queries.append(started)
     if held.taken is not None:
         _end(started, held.taken, held.files.checkpoint)
     return started
-
-
-def _as_query(query: StreamingQuery) -> Query:
-    if (handle := java_query(query)) is not None:
-        return Query(handle)
-    # It needs packages that classic sessions do without.
-    from fkjoin.checkpoint.connect_query import shown
-
-    return shown(query)
 
 
 def require_unclaimed(spark: SparkSession, checkpoint: str) -> None:
