@@ -64,13 +64,12 @@ class _HeldClaim:
         A claim with a lower number came with a backup that was put in place of the folder.
         """
         now, newest = time.monotonic(), self.files.newest()
-        if newest is None or (newest.number == self.number and newest.is_free):
-            self.files.write(self.number, _owner())
-        elif (newest.number, newest.content) == (self.number, _owner()):
-            self.files.renew(self.number, _owner())
-        else:
-            self.taken = f"{_who(newest)} {TAKEN_OVER} {self.files.checkpoint}"
-            return
+        if newest is not None:
+            is_own = newest.is_free or newest.content == _owner()
+            if newest.number != self.number or not is_own:
+                self.taken = f"{_who(newest)} {TAKEN_OVER} {self.files.checkpoint}"
+                return
+        self.files.write(self.number, _owner())
         self.looked = now
 
     def renew(self) -> None:
@@ -280,9 +279,8 @@ def _has_lapsed(claim: Claim, files: ClaimFiles) -> bool:
 
 
 def _in_use(claim: Claim, files: ClaimFiles) -> FkJoinError:
-    process, host = claim.owner.get("process", "?"), claim.owner.get("host", "another machine")
     return FkJoinError(
-        f"checkpoint: {files.checkpoint} is in use by process {process} on {host}: stop that job "
+        f"checkpoint: {files.checkpoint} is in use by {_who(claim)}: stop that job "
         f"first. It renewed its claim in the last {LAPSES_AFTER_S:.0f} s; once it is gone, a start "
         "takes the claim over"
     )
@@ -328,8 +326,6 @@ def _who(claim: Claim) -> str:
 def _alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
+    except OSError as error:
+        return isinstance(error, PermissionError)  # another user's
     return True

@@ -71,9 +71,6 @@ class ArrowFiles(Files):
         elif kind != FileType.NotFound:
             self._system.delete_file(target)
 
-    def touch(self, path: str) -> bool:
-        return False
-
     def _path(self, path: str) -> str:
         return f"{self._folder}/{path}".rstrip("/")
 

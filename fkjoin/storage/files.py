@@ -74,10 +74,6 @@ class Files(ABC):
     def delete(self, path: str = "") -> None:
         """Delete a file or a folder, if it is there."""
 
-    @abstractmethod
-    def touch(self, path: str) -> bool:
-        """Set the time of a file's last change to now; False if the file system cannot."""
-
     def exists(self, path: str = "") -> bool:
         """Tell whether there is a file or folder."""
         return self.status(path) is not None

@@ -114,10 +114,6 @@ class LocalFiles(Files):
             target.unlink(missing_ok=True)
             _checksums_of(target).unlink(missing_ok=True)
 
-    def touch(self, path: str) -> bool:
-        os.utime(self._folder / path)
-        return True
-
     def obstacle(self, folder: str) -> str | None:
         return _obstacle(self._folder / folder)
 

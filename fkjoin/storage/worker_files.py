@@ -9,6 +9,7 @@ import posixpath
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any
 
 import pyarrow as pa
@@ -85,24 +86,6 @@ class WorkerFiles(Files):
     def read_end(self, path: str, most: int) -> bytes:
         return base64.b64decode(self._ask("read_end", path, most))
 
-    def _write(self, path: str, data: bytes) -> None:
-        self._ask("_write", path, data)
-
-    def _create(self, path: str, data: bytes) -> bool:
-        return bool(self._ask("_create", path, data))
-
-    def _make_folder(self, path: str) -> None:
-        self._ask("_make_folder", path)
-
-    def _rename(self, path: str, target: str) -> None:
-        self._ask("_rename", path, target)
-
-    def delete(self, path: str = "") -> None:
-        self._ask("delete", path)
-
-    def touch(self, path: str) -> bool:
-        return bool(self._ask("touch", path))
-
     def _ask(self, method: str, *arguments: Any) -> Any:
         rows = self._spark.range(0, 1, 1, 1).mapInArrow(
             _Order(self.root, method, arguments), _ANSWER
@@ -112,6 +95,12 @@ class WorkerFiles(Files):
             kind = FileNotFoundError if answer["is_missing"] else OSError
             raise kind(answer["error"])
         return answer["value"]
+
+    _write: Any = partialmethod(_ask, "_write")
+    _create: Any = partialmethod(_ask, "_create")
+    _make_folder: Any = partialmethod(_ask, "_make_folder")
+    _rename: Any = partialmethod(_ask, "_rename")
+    delete: Any = partialmethod(_ask, "delete")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint import claim, claim_files
+from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.checkpoint.claim import claimed, require_held
 from fkjoin.checkpoint.claim_files import CLAIM_FILE, ClaimFiles
 from fkjoin.errors import FkJoinError
@@ -56,11 +57,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture(autouse=True, params=["of this machine", "of an object store"])
 def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files without a JVM; an object store cannot date them."""
+    """Files without a JVM."""
     monkeypatch.setattr(claim_files, "checkpoint_files", lambda _, folder: without_spark(folder))
     if request.param == "of an object store":
         monkeypatch.setattr(LocalFiles, "local", None)
-        monkeypatch.setattr(LocalFiles, "touch", lambda *_: False)
 
 
 class Other:
@@ -277,7 +277,7 @@ def test_a_batch_is_not_done_when_its_process_stood_still_and_has_lost_the_claim
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Writes a batch of a number, and fails unless its number is 0."""
     monkeypatch.setattr(batches, "query_id", lambda *_: "q")
-    monkeypatch.setattr(batches, "began_ms", lambda *_: 1)
+    monkeypatch.setattr(BatchLog, "mark", lambda _, number: Mark(number, 1))
 
     def sink(_: object, __: object, number: int) -> None:
         assert number == 0, "it was written"
@@ -298,7 +298,7 @@ def test_a_batch_is_not_written_without_the_claim(tmp_path: Path, clock: Clock, 
 
 def test_a_batch_without_a_time_is_not(monkeypatch: pytest.MonkeyPatch, write: Any) -> None:
     """No place would know it again."""
-    monkeypatch.setattr(batches, "began_ms", lambda *_: None)
+    monkeypatch.setattr(BatchLog, "mark", lambda _, number: Mark(number, None))
     with pytest.raises(FkJoinError, match="does not say when batch 7 began: restore it from a backup"):
         write(7)
 
