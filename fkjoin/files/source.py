@@ -273,13 +273,12 @@ def _by_reader(location: _Location, inner: StructType, folders: Folders) -> Phys
     With a column for lines that do not fit, those are rows.
     """
     _require_no_times(inner, location)
-    if _corrupt_name(location) in inner.names:
-        read = location.stream("json", StructType([*inner, *folders.texts]))
-        return by_spark(partial(_checked, inner, folders, None), read)
-    hidden = StructField(_CORRUPT, StringType())
-    hiding = location.with_option(_CORRUPT_NAME, _CORRUPT)
-    read = hiding.stream("json", StructType([*inner, hidden, *folders.texts]))
-    problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(columns_text(inner))))
+    problem, fields = None, [*inner]
+    if _corrupt_name(location) not in inner.names:
+        location = location.with_option(_CORRUPT_NAME, _CORRUPT)
+        fields.append(StructField(_CORRUPT, StringType()))
+        problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(columns_text(inner))))
+    read = location.stream("json", StructType([*fields, *folders.texts]))
     return by_spark(partial(_checked, inner, folders, problem), read)
 
 
