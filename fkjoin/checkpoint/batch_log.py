@@ -47,13 +47,11 @@ class BatchLog:
 
     def mark(self, number: int) -> Mark:
         """The batch; without its time if there is none, or Spark has deleted what it logged."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             log = files_at(self.spark, self.checkpoint).read(f"offsets/{number}")
-        except FileNotFoundError:
-            return Mark(number, None)
-        for line in log.decode().splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                return Mark(number, int(json.loads(line)["batchTimestampMs"]))
+            for line in log.decode().splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    return Mark(number, int(json.loads(line)["batchTimestampMs"]))
         return Mark(number, None)
 
     def _last(self, log: str) -> int:

@@ -56,9 +56,6 @@ class Replica:
         self.described = self.store.described()
         self.index, self.held = self._copied(commit)
 
-    def close(self) -> None:
-        self.index.give_up()
-
     def next(self, commit: Commit) -> Next | None:
         """Read what leads to a later batch, which no reader sees yet.
 

@@ -76,11 +76,6 @@ class Changes(NamedTuple):
     written: Mapping[LogPlace, bytes | None]
     """The data of each record that was put; None of one that was deleted."""
 
-    @property
-    def before(self) -> Version | None:
-        """The version before it; None before the first."""
-        return self.lineage[-1] if self.lineage else None
-
 
 def changes_of(name: str, data: bytes) -> Changes:
     """Read a change file; ``FormatError`` if it is damaged, or of another form."""
