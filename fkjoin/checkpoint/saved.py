@@ -95,9 +95,8 @@ def on_logs(
     # A session may be set to leave such files out, which would leave out rows.
     strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
     try:
-        rows = (
-            spark.read.format("binaryFile").options(**strict).load(paths).select("path", "content")
-        )
+        read = spark.read.format("binaryFile").options(**strict).load(paths)
+        rows = read.select("path", "content")
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -124,10 +123,8 @@ def entries(spark: SparkSession, store: SavedStore) -> DataFrame:
 
 def metas(spark: SparkSession, store: SavedStore) -> list[Meta]:
     """Read the meta record of each bucket's log."""
-    return [
-        Meta.decode(bytes(row.data))
-        for row in on_logs(spark, store, _metas, "data binary").collect()
-    ]
+    rows = on_logs(spark, store, _metas, "data binary").collect()
+    return [Meta.decode(bytes(row.data)) for row in rows]
 
 
 def _metas(log: SavedLog) -> _Batches:
@@ -246,9 +243,8 @@ def _milliseconds(spark: SparkSession, as_of: datetime | str) -> int:
     if isinstance(as_of, datetime) and as_of.tzinfo is not None:
         return int(as_of.timestamp() * 1000)
     text = str(as_of) if isinstance(as_of, datetime | str) else None
-    (row,) = spark.sql(
-        "select unix_millis(try_cast(:at as timestamp)) as ms", {"at": text}
-    ).collect()
+    query = "select unix_millis(try_cast(:at as timestamp)) as ms"
+    (row,) = spark.sql(query, {"at": text}).collect()
     if row.ms is None:
         raise FkJoinError(
             f"as_of: {as_of!r} is not a time; give a datetime, or a text such as '2026-11-27 "
