@@ -73,11 +73,11 @@ Functions share workers where their environments are equal
 (docs/adr/0023-workers-share-what-they-import.md).
 """
 
-_LOCAL_MEMORY = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:"
+_LOCAL_MEMORY = (
+    "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:"
     "glibc.malloc.trim_threshold=16777216:glibc.malloc.arena_max=2"
-}
-"""Environment of a local session's JVM: as of workers, in the larger pieces that it copies."""
+)
+"""Tunables of a local session's JVM: as of workers, in the larger pieces that it copies."""
 
 _JAVA = "spark.driver.extraJavaOptions"
 
@@ -190,8 +190,7 @@ def session(
     if (master or "").startswith("local"):
         exact.setdefault(_JAVA, "-XX:+UseParallelGC")
         chosen |= _LOCAL
-        for name, value in _LOCAL_MEMORY.items():
-            os.environ.setdefault(name, value)
+        os.environ.setdefault("GLIBC_TUNABLES", _LOCAL_MEMORY)
     texts = _texts(chosen | exact)
     if words.LOG_LEVEL not in texts:
         words.drop_warnings()
