@@ -51,12 +51,6 @@ class ArrowFiles(Files):
         with self._system.open_output_stream(self._path(path)) as stream:
             stream.write(data)
 
-    def _create(self, path: str, data: bytes) -> bool:
-        if self.exists(path):
-            return False
-        self._write(path, data)
-        return True
-
     def _make_folder(self, path: str) -> None:
         self._system.create_dir(self._path(path))
 

@@ -61,8 +61,9 @@ class Files(ABC):
     @abstractmethod
     def _write(self, path: str, data: bytes) -> None: ...
 
-    @abstractmethod
-    def _create(self, path: str, data: bytes) -> bool: ...
+    def _create(self, path: str, data: bytes) -> bool:
+        self._write(path, data)
+        return True
 
     @abstractmethod
     def _make_folder(self, path: str) -> None: ...
@@ -106,7 +107,7 @@ class Files(ABC):
         object store may let both.
         """
         with self._changing(path):
-            return self._create(path, data)
+            return not self.exists(path) and self._create(path, data)
 
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it, if they are not there."""

@@ -58,8 +58,6 @@ class HadoopFiles(Files):
             self._renamed(draft, path, "OVERWRITE")
 
     def _create(self, path: str, data: bytes) -> bool:
-        if self.exists(path):
-            return False
         try:
             with self._asked(path):
                 self._put(path, data, overwrite=False)

@@ -85,8 +85,7 @@ class LocalFiles(Files):
         file.parent.mkdir(parents=True, exist_ok=True)
         draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
         draft.write_bytes(data)
-        if not file.exists():
-            _checksums_of(file).unlink(missing_ok=True)
+        _checksums_of(file).unlink(missing_ok=True)
         try:
             os.link(draft, file)  # whole at once
         except FileExistsError:
