@@ -116,10 +116,9 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
     times over.  Of two queries on one checkpoint in a session, Spark refuses the second if it has
     the first one's name, and else stops the first.
     """
-    files = ClaimFiles(spark, checkpoint.rstrip("/"))
-    folder = files.place  # it asks the JVM, so before the lock
+    files = ClaimFiles(spark, checkpoint)  # it asks the JVM, so before the lock
     with _lock:
-        claiming = _claiming[folder]
+        claiming = _claiming[files.place]
     with claiming:
         held = _of_this_process(files)
     at_once = False  # the JVM may be amid an answer then, and the process is gone when it is asked
@@ -132,8 +131,8 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
         with _lock:
             held.held_for -= 1
             is_last = not held.held_for
-            if is_last and _held.get(folder) is held:
-                del _held[folder]
+            if is_last and _held.get(files.place) is held:
+                del _held[files.place]
         if is_last:
             held.stop.set()
             if not at_once and held.renewing is not None:
@@ -185,7 +184,7 @@ def require_unclaimed(spark: SparkSession, checkpoint: str) -> None:
 
     Nothing is made or changed.
     """
-    files = ClaimFiles(spark, checkpoint.rstrip("/"))
+    files = ClaimFiles(spark, checkpoint)
     while not _may_be_taken(files.newest(), files):
         pass
 
@@ -198,7 +197,7 @@ def require_held(spark: SparkSession, checkpoint: str) -> None:
     """
     if not _held:  # as in the worker of a Spark Connect server
         return
-    held = _held.get(ClaimFiles(spark, checkpoint.rstrip("/")).place)
+    held = _held.get(ClaimFiles(spark, checkpoint).place)
     if held is not None and time.monotonic() - held.looked > LAPSES_AFTER_S / 2:
         held.look()
     if held is not None and held.taken is not None:

@@ -11,14 +11,11 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.files import checkpoint_files
-from fkjoin.storage.files import Files
 
 CLAIM_FILE = "fkjoin-job.claim"
 """The beginning of the files' names; a number follows."""
@@ -47,22 +44,15 @@ class Claim(NamedTuple):
         return {}
 
 
-@dataclass(frozen=True)
 class ClaimFiles:
     """The claims on one checkpoint."""
 
-    spark: SparkSession
-    checkpoint: str
-
-    @cached_property
-    def folder(self) -> Files:
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self.checkpoint = checkpoint.rstrip("/")
+        self.folder = checkpoint_files(spark, self.checkpoint)
         """The files in the checkpoint's folder."""
-        return checkpoint_files(self.spark, self.checkpoint)
-
-    @property
-    def place(self) -> str:
+        self.place = self.folder.root
         """The checkpoint's folder in full."""
-        return self.folder.root
 
     def newest(self) -> Claim | None:
         """The claim, which may be free; None if there never was one."""
