@@ -211,7 +211,11 @@ def _classic(texts: Mapping[str, str]) -> SparkSession:
             spark.conf.set(_FILE_MANAGER, manager)
         prepare(spark)
         if words.LOG_LEVEL in texts:
-            words.tell_all(spark, texts[words.LOG_LEVEL])
+            words.output().everything = True
+            # Spark does nothing about the level of its own defaults, INFO, though its log begins at
+            # WARN.
+            for level in ("WARN", texts[words.LOG_LEVEL]):
+                spark.sparkContext.setLogLevel(level)
     except (PySparkException, Py4JJavaError) as error:
         raise SessionError(
             f"settings: Spark refuses one: {cause_of(error)}; change it, or leave it out"
