@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
@@ -12,7 +11,7 @@ import uuid
 import zlib
 from pathlib import Path
 
-from fkjoin.storage.files import Files, FileStatus, unwritable
+from fkjoin.storage.files import Files, FileStatus, obstacle, unwritable
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
 """Errors of a look at a path where nothing is, or nothing that this user may see."""
@@ -25,12 +24,8 @@ class LocalFiles(Files):
     """See ``Files``."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.local = self._folder = folder
         self.root = f"file:{folder}"
-
-    @property
-    def local(self) -> Path:
-        return self._folder
 
     def status(self, path: str = "") -> FileStatus | None:
         file = self._folder / path
@@ -113,9 +108,6 @@ class LocalFiles(Files):
             target.unlink(missing_ok=True)
             _checksums_of(target).unlink(missing_ok=True)
 
-    def obstacle(self, folder: str) -> str | None:
-        return _obstacle(self._folder / folder)
-
 
 def _has_checksums(path: Path) -> bool:
     """Tell whether Hadoop keeps checksums in a file, which it does not list either."""
@@ -173,16 +165,5 @@ def require_writable(folder: Path) -> None:
 
 def require_folder(folder: Path) -> None:
     """Raise ``FkJoinError`` if a folder on this machine is not there and cannot be made."""
-    if (why := _obstacle(folder.absolute())) is not None:
+    if (why := obstacle(folder.absolute())) is not None:
         raise unwritable(folder, why)
-
-
-def _obstacle(folder: Path) -> str | None:
-    """Find what on the way to a folder is none, and say why it cannot be made; None if it can."""
-    with contextlib.suppress(PermissionError):  # of a look below a folder that is not this user's
-        for path in reversed([folder, *folder.parents]):
-            if path.is_symlink() and not path.exists():
-                return f"{path} is a link to {path.readlink()}, which does not exist"
-            if path.exists() and not path.is_dir():
-                return f"{path} is a file"
-    return None

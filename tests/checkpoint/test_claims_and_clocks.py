@@ -23,7 +23,7 @@ from fkjoin.checkpoint.claim_files import CLAIM_FILE, ClaimFiles
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import batches
 from fkjoin.storage.arrow_files import without_spark
-from fkjoin.storage.local_files import LocalFiles
+from fkjoin.storage.files import Files
 
 SPARK = cast(SparkSession, None)
 
@@ -58,9 +58,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture(autouse=True, params=["of this machine", "of an object store"])
 def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files without a JVM."""
-    monkeypatch.setattr(claim_files, "checkpoint_files", lambda _, folder: without_spark(folder))
-    if request.param == "of an object store":
-        monkeypatch.setattr(LocalFiles, "local", None)
+
+    def reached(_: object, folder: str) -> Files:
+        files = without_spark(folder)
+        if request.param == "of an object store":
+            files.local = None
+        return files
+
+    monkeypatch.setattr(claim_files, "checkpoint_files", reached)
 
 
 class Other:
