@@ -237,24 +237,22 @@ def _json(location: _Location, inner: StructType, folders: Folders) -> Physical:
         schema = StructType([StructField("value", StringType()), *folders.texts])
     # A node of its own: Spark reads what has the files' paths apart from what workers read without.
     lines = location.stream("text", schema)
-    fields_of_rows = [*inner, *folders.columns]
-    whole = StructType(
-        [StructField(field.name, nullable(field.dataType)) for field in fields_of_rows]
-    )
+    names = [*inner.names, *folders.columns.names]
     _, misfit = folders.placed(on_spark(location.spark, lines))
     beside = [] if misfit is None else [StructField(MISFIT, StringType())]
     texts = [StructField(name, StringType()) for name in (PROBLEM, _FILE)]
-    kind = StructType([*whole, *beside, *texts]).add(_LINE, BinaryType())
+    added = [*beside, *texts, StructField(_LINE, BinaryType())]
+    kind = nullable(StructType([*inner, *folders.columns, *added]))
     others = (*folders.columns.names, *(field.name for field in beside))
     # By the same code as in the workers: Spark's own reader takes other texts for JSON.
     reading = ReadLines(fields, columns, others, _FILE, PROBLEM, _LINE, as_session(location.spark))
     located = by_spark(lambda frame: folders.placed(_with_file(frame))[0], lines)
     raw = F.struct(F.col(_FILE).alias("file"), F.col(_LINE).alias("value")).alias(RAW)
     if misfit is None:
-        chosen = [*_named(whole.names), F.col(PROBLEM), raw]
+        chosen = [*_named(names), F.col(PROBLEM), raw]
     else:
         problem = F.coalesce(F.col(PROBLEM), misfit)
-        chosen = [*_where(problem.isNull(), whole.names), problem.alias(PROBLEM), raw]
+        chosen = [*_where(problem.isNull(), names), problem.alias(PROBLEM), raw]
     return by_spark(lambda frame: frame.select(*chosen), InWorkers(located, reading, kind))
 
 
