@@ -246,7 +246,8 @@ def _json(location: _Location, inner: StructType, folders: Folders) -> Physical:
     others = (*folders.columns.names, *(field.name for field in beside))
     # By the same code as in the workers: Spark's own reader takes other texts for JSON.
     reading = ReadLines(fields, columns, others, _FILE, PROBLEM, _LINE, as_session(location.spark))
-    located = by_spark(lambda frame: folders.placed(_with_file(frame))[0], lines)
+    path = F.col("_metadata.file_path")
+    located = by_spark(lambda frame: folders.placed(frame.withColumn(_FILE, path))[0], lines)
     raw = F.struct(F.col(_FILE).alias("file"), F.col(_LINE).alias("value")).alias(RAW)
     if misfit is None:
         chosen = [*_named(names), F.col(PROBLEM), raw]
@@ -254,10 +255,6 @@ def _json(location: _Location, inner: StructType, folders: Folders) -> Physical:
         problem = F.coalesce(F.col(PROBLEM), misfit)
         chosen = [*_where(problem.isNull(), names), problem.alias(PROBLEM), raw]
     return by_spark(lambda frame: frame.select(*chosen), InWorkers(located, reading, kind))
-
-
-def _with_file(lines: DataFrame) -> DataFrame:
-    return lines.withColumn(_FILE, F.col("_metadata.file_path"))
 
 
 def as_session(spark: SparkSession) -> Reading:

@@ -180,11 +180,10 @@ def session(
     is_submitted = "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not is_submitted and not running_context():
         master = "local[*]"
-    chosen: dict[str, Any] = {"spark.app.name": app_name}
+    chosen: dict[str, Any] = {"spark.app.name": app_name, "spark.ui.showConsoleProgress": "false"}
     if master is not None:
         chosen["spark.master"] = master
     chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS | _AT_START
-    chosen["spark.ui.showConsoleProgress"] = "false"
     if kafka:
         exact = connector.with_connector(exact)
     if (master or "").startswith("local"):

@@ -71,7 +71,7 @@ class ArrowFiles(Files):
 
 def _status(info: FileInfo) -> FileStatus:
     changed_ms = (info.mtime_ns or 0) // 1_000_000
-    return FileStatus(info.base_name, info.type == FileType.Directory, info.size or 0, changed_ms)
+    return FileStatus(info.base_name, info.type == FileType.Directory, changed_ms)
 
 
 def is_elsewhere(where: str) -> bool:

@@ -21,8 +21,6 @@ class FileStatus(NamedTuple):
     name: str
     """Its last name."""
     is_folder: bool
-    size: int
-    """Bytes of a file."""
     changed_ms: int
     """Time of the last change, in milliseconds since 1970."""
 

@@ -110,9 +110,5 @@ class HadoopFiles(Files):
 
 
 def _status(status: Any) -> FileStatus:
-    return FileStatus(
-        str(status.getPath().getName()),
-        bool(status.isDirectory()),
-        int(status.getLen()),
-        int(status.getModificationTime()),
-    )
+    name, changed_ms = str(status.getPath().getName()), int(status.getModificationTime())
+    return FileStatus(name, bool(status.isDirectory()), changed_ms)

@@ -36,7 +36,7 @@ class LocalFiles(Files):
                 return None
             raise
         changed_ms = facts.st_mtime_ns // 1_000_000
-        return FileStatus(file.name, stat.S_ISDIR(facts.st_mode), facts.st_size, changed_ms)
+        return FileStatus(file.name, stat.S_ISDIR(facts.st_mode), changed_ms)
 
     def listed(self, folder: str = "") -> list[FileStatus]:
         statuses = [self.status(f"{folder}/{name}".lstrip("/")) for name in self.names(folder)]

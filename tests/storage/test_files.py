@@ -81,7 +81,7 @@ def files_are_made_replaced_read_and_deleted(files: Files, folder: Path) -> None
     assert [path.name for path in (folder / "a folder").iterdir() if path.suffix != ".crc"] == ["ä.json"]
     status = files.status("a folder/ä.json")
     assert status is not None
-    assert (status.name, status.is_folder, status.size) == ("ä.json", False, 3)
+    assert (status.name, status.is_folder) == ("ä.json", False)
     assert abs(status.changed_ms / 1000 - (folder / "a folder/ä.json").stat().st_mtime) <= 1
     assert files.is_file("a folder/ä.json")
     assert files.exists("a folder")
