@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, LongType, StructType
 
 from fkjoin.checkpoint.entries import ENTRIES, Entries, StoredRows
 from fkjoin.checkpoint.files import files_at
-from fkjoin.checkpoint.saved_files import Committed, SavedFiles, damage_named
+from fkjoin.checkpoint.saved_files import SavedFiles, damage_named
 from fkjoin.checkpoint.saved_log import SavedLog, SavedPartition
 from fkjoin.checkpoint.stores import SavedStore, kept_as, with_stores
 from fkjoin.errors import FkJoinError, first_line
@@ -219,20 +219,20 @@ def _table(spark: SparkSession, store: SavedStore) -> DataFrame:
     return on_logs(spark, store, in_buckets(StoredRows(store.described())), schema)
 
 
-def newest(checkpoint: str, batches: Sequence[Committed], time_ms: int, shown: str) -> int:
+def newest(checkpoint: str, batches: Mapping[int, int], time_ms: int, shown: str) -> int:
     """Choose the newest of ``batches`` whose file was written by a time.
 
-    ``shown``: the time in a message.
+    Each has the time of its file; ``shown``: the time in a message.
     """
-    earlier = [batch for batch in batches if batch.ms <= time_ms]
+    earlier = [batch for batch, written_ms in batches.items() if written_ms <= time_ms]
     if earlier:
-        return max(earlier).batch
+        return max(earlier)
     oldest = "it has none"
     if batches:
         first = min(batches)
-        moment = datetime.fromtimestamp(first.ms / 1000, timezone.utc)
+        moment = datetime.fromtimestamp(batches[first] / 1000, timezone.utc)
         text = moment.isoformat(sep=" ", timespec="milliseconds")
-        oldest = f"the oldest that is there, {first.batch}, is of {text}"
+        oldest = f"the oldest that is there, {first}, is of {text}"
     raise FkJoinError(
         f"as_of: {checkpoint} has no batch that was committed at or before {shown}: {oldest}"
     )
