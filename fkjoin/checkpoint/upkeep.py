@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import shutil
@@ -195,14 +196,12 @@ def _wrong(spark: SparkSession, stores: list[SavedStore]) -> list[str]:
     """Find what is wrong with stores, and with one compared to another."""
     # An operator may stand twice in a query, under one name.
     examined: dict[str, list[DataFrame]] = {}
-    try:
+    with contextlib.ExitStack() as caches:
         for store in stores:
-            examined.setdefault(store.name, []).append(_examined(spark, store).cache())
+            frame = _examined(spark, store).cache()
+            caches.callback(frame.unpersist)
+            examined.setdefault(store.name, []).append(frame)
         return list(_problems_of(stores, examined))
-    finally:
-        for frames in examined.values():
-            for frame in frames:
-                frame.unpersist()
 
 
 def _problems_of(
