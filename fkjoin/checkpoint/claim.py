@@ -77,14 +77,10 @@ class _HeldClaim:
         self.look()
         if self.taken is not None:
             self.stop.set()
-            logging.getLogger("fkjoin").error(
-                "%s: its queries in this process are stopped", self.taken
-            )
-            why = self.taken, self.files.checkpoint
-            ends = [
-                threading.Thread(target=_end, args=(query, *why), daemon=True)
-                for query in self.queries
-            ]
+            text = "%s: its queries in this process are stopped"
+            logging.getLogger("fkjoin").error(text, self.taken)
+            calls = [(query, self.taken, self.files.checkpoint) for query in self.queries]
+            ends = [threading.Thread(target=_end, args=call, daemon=True) for call in calls]
             for end in ends:  # all at once, since one that hangs would let the next run on
                 end.start()
             for end in ends:
@@ -278,8 +274,9 @@ def _has_lapsed(claim: Claim, files: ClaimFiles) -> bool:
 
 
 def _in_use(claim: Claim, files: ClaimFiles) -> FkJoinError:
+    process, host = claim.owner.get("process", "?"), claim.owner.get("host", "another machine")
     return FkJoinError(
-        f"checkpoint: {files.checkpoint} is in use by {_who(claim)}: stop that job "
+        f"checkpoint: {files.checkpoint} is in use by process {process} on {host}: stop that job "
         f"first. It renewed its claim in the last {LAPSES_AFTER_S:.0f} s; once it is gone, a start "
         "takes the claim over"
     )

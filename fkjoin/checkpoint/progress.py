@@ -71,10 +71,9 @@ def start_of(status: Mapping[str, Any]) -> str:
     source = message.removeprefix(_ASKING).strip()
     if (topic := _TOPIC.fullmatch(source)) is not None:
         return f"asks the brokers for the end of topic {topic[1]}"
-    folder = _FOLDER.fullmatch(source)
-    return (
-        f"lists the files in {folder[1]}" if folder is not None else f"asks {source} for new data"
-    )
+    if (folder := _FOLDER.fullmatch(source)) is not None:
+        return f"lists the files in {folder[1]}"
+    return f"asks {source} for new data"
 
 
 def is_batch(phases: Mapping[str, Any]) -> bool:

@@ -292,13 +292,11 @@ def _live_line(query: QueryDisplay) -> Iterator[Callable[[], None] | None]:
     Gives what updates it, or None where there is neither.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    is_main = threading.current_thread() is threading.main_thread()
     line: _NotebookLine | _TerminalLine
     if getattr(shell, "kernel", None) is not None:
         line = _NotebookLine()
-    elif (
-        threading.current_thread() is threading.main_thread()
-        and getattr(sys.stderr, "isatty", bool)()
-    ):
+    elif is_main and getattr(sys.stderr, "isatty", bool)():
         line = _TerminalLine(sys.stderr)
     else:
         yield None

@@ -280,11 +280,9 @@ def _by_reader(location: _Location, inner: StructType, folders: Folders) -> Phys
 def _require_no_times(fields: StructType, location: _Location) -> None:
     """``TopologyError`` for times: Spark's reader takes any number for one, and counts seconds."""
     corrupt = _corrupt_name(location)
-    why = (
-        f"column {corrupt}"
-        if corrupt in fields.names
-        else f"option {sorted(location.format_options)[0]}"
-    )
+    why = f"column {corrupt}"
+    if corrupt not in fields.names:
+        why = f"option {sorted(location.format_options)[0]}"
     for name, kind in parts(fields):
         if isinstance(kind, (TimestampType, TimestampNTZType, DateType, *TIMES_OF_DAY)):
             raise TopologyError(
@@ -361,9 +359,8 @@ def _csv(location: _Location, inner: StructType, folders: Folders, *, learned: b
     titled = by_spark(lambda frame: frame.toDF(*titles), lines)
     problem = None
     if not own:
-        unfit = F.when(
-            _corrupt(named).isNotNull(), F.lit(f"not a CSV line of {columns_text(inner)}")
-        )
+        words = F.lit(f"not a CSV line of {columns_text(inner)}")
+        unfit = F.when(_corrupt(named).isNotNull(), words)
         wrong = *_far_years(named), *csv_files.unclosed(named, location.options)
         problem = F.coalesce(unfit, *wrong)
     return by_spark(partial(_checked, inner, folders, problem), titled)
