@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -16,6 +17,14 @@ from fkjoin.sessions.settings import require_running
 from fkjoin.spark.cause import cause_of
 from fkjoin.spark.spark_api import jvm
 from fkjoin.storage.files import Files
+
+IN_GLOBS = re.compile(r"[\[\]{}*?\\]")
+"""Characters that Spark reads as patterns."""
+
+
+def escaped(path: str) -> str:
+    """The path as a pattern that nothing else fits."""
+    return IN_GLOBS.sub(r"\\\g<0>", path)
 
 
 def files_at(spark: SparkSession, folder: str | Path) -> Files:

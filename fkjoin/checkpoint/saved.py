@@ -8,7 +8,6 @@ writes to a checkpoint.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
@@ -21,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructType
 
 from fkjoin.checkpoint.entries import ENTRIES, Entries, StoredRows
-from fkjoin.checkpoint.files import files_at
+from fkjoin.checkpoint.files import escaped, files_at
 from fkjoin.checkpoint.saved_files import SavedFiles, damage_named
 from fkjoin.checkpoint.saved_log import SavedLog, SavedPartition
 from fkjoin.checkpoint.stores import SavedStore, kept_as, with_stores
@@ -33,9 +32,6 @@ from fkjoin.state.segments import Meta
 
 _AT_ONCE = 16
 """Number of partitions whose files are looked for at a time."""
-
-_IN_GLOBS = re.compile(r"[\\{}\[\]*?]")
-"""Characters that Spark reads as patterns."""
 
 _NEWEST = 2
 """Number of entries of a log from which a query may continue."""
@@ -76,7 +72,7 @@ def on_logs(
     with ThreadPoolExecutor(_AT_ONCE) as readers:
         listed = list(readers.map(SavedPartition.file_names, store.partitions))
     names = itertools.chain.from_iterable(listed)
-    paths = [_IN_GLOBS.sub(r"\\\g<0>", f"{checkpoint}/{name}") for name in names]
+    paths = [escaped(f"{checkpoint}/{name}") for name in names]
 
     def in_worker(files: _Batches) -> _Batches:
         with held_folder() as copies:

@@ -14,6 +14,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from fkjoin.checkpoint.files import escaped
 from fkjoin.errors import TopologyError
 from fkjoin.files.newest import finding, newest, reading
 from fkjoin.spark.names import quoted
@@ -92,7 +93,7 @@ def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> St
     files = by_file.agg(time, F.first("value").alias("header")).collect()
     newest = max(files, key=lambda file: (file.time, file.path), default=None)
     header = None if newest is None else newest.header
-    same = [_escaped(unquote(file.path)) for file in files if file.header == header]
+    same = [escaped(unquote(file.path)) for file in files if file.header == header]
     paths = pattern if len(same) == len(files) or not _has_header(options) else same
     chosen = {"inferSchema": True, **reading(options, paths)}
     schema = spark.read.format("csv").options(**chosen).load(paths).schema
@@ -106,7 +107,7 @@ def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> St
 def _header(spark: SparkSession, file: str, options: Mapping[str, Any]) -> list[str | None]:
     """The names of a file's columns as they stand there; None where there is no name."""
     chosen = {**reading(options, [file]), "header": False, "inferSchema": False}
-    return list(spark.read.format("csv").options(**chosen).load(_escaped(file)).first() or ())
+    return list(spark.read.format("csv").options(**chosen).load(escaped(file)).first() or ())
 
 
 def _require_once(file: str, header: Sequence[str | None]) -> None:
@@ -124,7 +125,3 @@ def _require_once(file: str, header: Sequence[str | None]) -> None:
 
 def _has_header(options: Mapping[str, Any]) -> bool:
     return str(options.get("header", False)).lower() == "true"
-
-
-def _escaped(path: str) -> str:
-    return re.sub(r"[\[\]{}*?\\]", r"\\\g<0>", path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from fkjoin.checkpoint.files import files_at
+from fkjoin.checkpoint.files import IN_GLOBS, escaped, files_at
 from fkjoin.codec.json_read import Reading, parsable
 from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
@@ -65,7 +64,6 @@ _CORRUPT, _FILE, _LINE, _UNNAMED, _MISFIT = (
     f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed", "type")
 )
 _CORRUPT_NAME = "columnNameOfCorruptRecord"
-_GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 class FilesRead(NamedTuple):
@@ -174,9 +172,9 @@ def open_files(
     else:
         if not names:
             path = location.pattern
-            if path != pattern or not _GLOB.search(pattern):
+            if path != pattern or not IN_GLOBS.search(pattern):
                 folders = replace(folders, base=Path(pattern).name)
-            alone = path if _GLOB.search(path) else as_glob(path)
+            alone = path if IN_GLOBS.search(path) else as_glob(path)
             others = {name: value for name, value in location.options.items() if name != "basePath"}
             location = _Location(spark, alone, others)
         if chosen == "parquet":
@@ -437,12 +435,12 @@ def _corrupt_name(location: _Location) -> str:
 def _located(spark: SparkSession, pattern: str, chosen: Mapping[str, Any]) -> _Location:
     """Return the path that Spark takes for the files: one that is there is no glob."""
     options = {"maxFileAge": _ANY_AGE, **chosen}
-    status = files_at(spark, pattern).status() if _GLOB.search(pattern) else None
+    status = files_at(spark, pattern).status() if IN_GLOBS.search(pattern) else None
     if status is None:
         return _Location(spark, pattern, options)
     if status.is_folder and "basePath" not in chosen:
         options["basePath"] = pattern  # without it, Spark looks for no columns in folders of a glob
-    return _Location(spark, _GLOB.sub(r"\\\1", pattern), options)
+    return _Location(spark, escaped(pattern), options)
 
 
 def format_of(pattern: str) -> FileFormat | None:
