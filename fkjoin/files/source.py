@@ -16,14 +16,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    ByteType,
     DataType,
     DateType,
     DoubleType,
     FloatType,
-    IntegerType,
+    IntegralType,
     LongType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -306,7 +304,7 @@ def _wider(kind: DataType) -> DataType:
     Spark's reader stops at a wider whole number than it is told to read, and cuts bits off where a
     table has bytes or shorts.  Maps cannot be compared, and stay.
     """
-    if isinstance(kind, ByteType | ShortType | IntegerType):
+    if isinstance(kind, IntegralType):
         return LongType()
     if isinstance(kind, FloatType):
         return DoubleType()
