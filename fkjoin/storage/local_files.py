@@ -67,20 +67,21 @@ class LocalFiles(Files):
             file.seek(max(0, size - most))
             return file.read(most)
 
-    def _write(self, path: str, data: bytes) -> None:
+    def _draft(self, path: str, data: bytes, suffix: str) -> tuple[Path, Path]:
+        """Write a draft of a file beside its place; return both paths."""
         file = self._folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{file.name}.draft")
+        draft = file.with_name(f".{file.name}.{suffix}")
         draft.write_bytes(data)
         _checksums_of(file).unlink(missing_ok=True)
+        return draft, file
+
+    def _write(self, path: str, data: bytes) -> None:
+        draft, file = self._draft(path, data, "draft")
         draft.replace(file)
 
     def _create(self, path: str, data: bytes) -> bool:
-        file = self._folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-        draft.write_bytes(data)
-        _checksums_of(file).unlink(missing_ok=True)
+        draft, file = self._draft(path, data, uuid.uuid4().hex)
         try:
             os.link(draft, file)  # whole at once
         except FileExistsError:
