@@ -50,12 +50,11 @@ class HadoopFiles(Files):
 
     def _write(self, path: str, data: bytes) -> None:
         with self._asked(path):
-            if self._system.getUri().getScheme() != _RENAMING:
-                self._put(path, data, overwrite=True)
-                return
-            draft = f"{path}.draft"
+            is_renaming = self._system.getUri().getScheme() == _RENAMING
+            draft = f"{path}.draft" if is_renaming else path
             self._put(draft, data, overwrite=True)
-            self._renamed(draft, path, "OVERWRITE")
+            if is_renaming:
+                self._renamed(draft, path, "OVERWRITE")
 
     def _create(self, path: str, data: bytes) -> bool:
         try:
