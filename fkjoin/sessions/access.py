@@ -58,8 +58,7 @@ class Access:
     def parallelism(self) -> int:
         """Count the tasks that run at once by default: the partitions of a range."""
         places = self.spark.range(_MANY).select(F.spark_partition_id().alias("place"))
-        last = places.agg(F.max("place")).head()
-        assert last is not None
+        (last,) = places.agg(F.max("place")).collect()
         return int(last[0]) + 1
 
     def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
