@@ -19,16 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-_READY, _ASKING, _NEXT = (
-    "Waiting for data to arrive",
-    "Getting offsets from",
-    "Waiting for next trigger",
-)
+_READY = "Waiting for data to arrive"
+_ASKING = "Getting offsets from"
+_NEXT = "Waiting for next trigger"
 _STARTING = "Initializing"
-_TOPIC, _FOLDER = (
-    re.compile(r"KafkaV2\[Subscribe\[(.+)]]"),
-    re.compile(r"FileStreamSource\[(?:file:)?(.+)]"),
-)
+_TOPIC = re.compile(r"KafkaV2\[Subscribe\[(.+)]]")
+_FOLDER = re.compile(r"FileStreamSource\[(?:file:)?(.+)]")
 """Sources as Spark's status has them."""
 OLD_S = 30.0
 """The age from which on the time of a figure is said."""
