@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,6 +318,13 @@ def test_a_claim_that_somebody_has_deleted_or_emptied_is_written_again(tmp_path:
             held.renew()
             assert holder(tmp_path)["process"] == os.getpid()
             assert held.taken is None
+
+
+def test_a_renewal_and_a_look_before_a_batch_write_one_after_the_other(tmp_path: Path) -> None:
+    """Both are due when a process that stood still goes on."""
+    with claimed(SPARK, str(tmp_path)) as held, ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: held.look(), range(200)))
+        assert holder(tmp_path)["process"] == os.getpid()
 
 
 def test_a_process_of_this_machine_is_asked_whether_it_lives(
