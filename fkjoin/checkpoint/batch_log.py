@@ -46,23 +46,16 @@ class BatchLog:
         return self._last("commits")
 
     def mark(self, number: int) -> Mark:
-        """The batch; without its time where Spark has deleted what it logged."""
-        return Mark(number, began_ms(self.spark, self.checkpoint, number))
+        """The batch; without its time if there is none, or Spark has deleted what it logged."""
+        with contextlib.suppress(FileNotFoundError):
+            log = files_at(self.spark, self.checkpoint).read(f"offsets/{number}")
+            for line in log.decode().splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    return Mark(number, int(json.loads(line)["batchTimestampMs"]))
+        return Mark(number, None)
 
     def _last(self, log: str) -> int:
         return max(files_at(self.spark, self.checkpoint).numbers(log), default=-1)
-
-
-def began_ms(spark: SparkSession, checkpoint: str, number: int) -> int | None:
-    """Return when the batch began; None if there is no such batch, or Spark's log of it is gone."""
-    try:
-        log = files_at(spark, checkpoint).read(f"offsets/{number}")
-    except FileNotFoundError:
-        return None
-    for line in log.decode().splitlines():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            return int(json.loads(line)["batchTimestampMs"])
-    return None
 
 
 def is_taken(target: str, last: Mark | None, batch: Mark, previous_ms: int | None) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from fkjoin.checkpoint.files import begun_below, files_at, has_begun
+from fkjoin.checkpoint.files import files_at, has_begun
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.schemas import kept_type
 
@@ -91,9 +91,12 @@ class Begun:
 
         Raises: as ``of``.
         """
-        if not begun_below(spark, checkpoint, ("sink-", "sinks-", "dead-letters-")):
-            return cls()
-        return cls._with(spark, checkpoint, "job")
+        files = files_at(spark, checkpoint)
+        for query in files.names():
+            is_of_sinks = query.startswith(("sink-", "sinks-", "dead-letters-"))
+            if is_of_sinks and files.is_file(f"{query}/metadata"):
+                return cls._with(spark, checkpoint, "job")
+        return cls()
 
     @classmethod
     def _with(cls, spark: SparkSession, checkpoint: str, *sections: str) -> Begun:

@@ -33,10 +33,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.claim_files import Claim, ClaimFiles
 from fkjoin.checkpoint.damage import TAKEN_OVER
-from fkjoin.checkpoint.query import Query
+from fkjoin.checkpoint.query import Query, shown
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.cause import cause_of
-from fkjoin.spark.spark_api import java_query
 
 RENEWED_EVERY_S = 10.0
 LAPSES_AFTER_S = 60.0
@@ -58,35 +57,33 @@ class _HeldClaim:
     """Text about the process that took it over, if one did."""
     looked: float = field(default_factory=lambda: time.monotonic())
     """Time when it was known to be this process's."""
+    looking: threading.Lock = field(default_factory=threading.Lock)
+    """Held while it is written: two that write a file at a time have one draft."""
 
     def look(self) -> None:
         """Renew it, unless it is another's.
 
         A claim with a lower number came with a backup that was put in place of the folder.
         """
-        now, newest = time.monotonic(), self.files.newest()
-        if newest is None or (newest.number == self.number and newest.is_free):
+        with self.looking:
+            now, newest = time.monotonic(), self.files.newest()
+            if newest is not None:
+                is_own = newest.is_free or newest.content == _owner()
+                if newest.number != self.number or not is_own:
+                    self.taken = f"{_who(newest)} {TAKEN_OVER} {self.files.checkpoint}"
+                    return
             self.files.write(self.number, _owner())
-        elif (newest.number, newest.content) == (self.number, _owner()):
-            self.files.renew(self.number, _owner())
-        else:
-            self.taken = f"{_who(newest)} {TAKEN_OVER} {self.files.checkpoint}"
-            return
-        self.looked = now
+            self.looked = now
 
     def renew(self) -> None:
         """Renew it, or stop the queries if it is another's."""
         self.look()
         if self.taken is not None:
             self.stop.set()
-            logging.getLogger("fkjoin").error(
-                "%s: its queries in this process are stopped", self.taken
-            )
-            why = self.taken, self.files.checkpoint
-            ends = [
-                threading.Thread(target=_end, args=(query, *why), daemon=True)
-                for query in self.queries
-            ]
+            text = "%s: its queries in this process are stopped"
+            logging.getLogger("fkjoin").error(text, self.taken)
+            calls = [(query, self.taken, self.files.checkpoint) for query in self.queries]
+            ends = [threading.Thread(target=_end, args=call, daemon=True) for call in calls]
             for end in ends:  # all at once, since one that hangs would let the next run on
                 end.start()
             for end in ends:
@@ -118,10 +115,9 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
     times over.  Of two queries on one checkpoint in a session, Spark refuses the second if it has
     the first one's name, and else stops the first.
     """
-    files = ClaimFiles(spark, checkpoint.rstrip("/"))
-    folder = files.place  # it asks the JVM, so before the lock
+    files = ClaimFiles(spark, checkpoint)  # it asks the JVM, so before the lock
     with _lock:
-        claiming = _claiming[folder]
+        claiming = _claiming[files.place]
     with claiming:
         held = _of_this_process(files)
     at_once = False  # the JVM may be amid an answer then, and the process is gone when it is asked
@@ -134,8 +130,8 @@ def claimed(spark: SparkSession, checkpoint: str) -> Iterator[_HeldClaim]:
         with _lock:
             held.held_for -= 1
             is_last = not held.held_for
-            if is_last and _held.get(folder) is held:
-                del _held[folder]
+            if is_last and _held.get(files.place) is held:
+                del _held[files.place]
         if is_last:
             held.stop.set()
             if not at_once and held.renewing is not None:
@@ -175,20 +171,11 @@ def start_claimed(
             query.awaitTermination()
 
     threading.Thread(target=hold, name="fkjoin-claim-of-query", daemon=True).start()
-    started = _as_query(query)
+    started = shown(query)
     held.queries.append(started)
     if held.taken is not None:
         _end(started, held.taken, held.files.checkpoint)
     return started
-
-
-def _as_query(query: StreamingQuery) -> Query:
-    if (handle := java_query(query)) is not None:
-        return Query(handle)
-    # It needs packages that classic sessions do without.
-    from fkjoin.checkpoint.connect_query import shown
-
-    return shown(query)
 
 
 def require_unclaimed(spark: SparkSession, checkpoint: str) -> None:
@@ -196,7 +183,7 @@ def require_unclaimed(spark: SparkSession, checkpoint: str) -> None:
 
     Nothing is made or changed.
     """
-    files = ClaimFiles(spark, checkpoint.rstrip("/"))
+    files = ClaimFiles(spark, checkpoint)
     while not _may_be_taken(files.newest(), files):
         pass
 
@@ -209,7 +196,7 @@ def require_held(spark: SparkSession, checkpoint: str) -> None:
     """
     if not _held:  # as in the worker of a Spark Connect server
         return
-    held = _held.get(ClaimFiles(spark, checkpoint.rstrip("/")).place)
+    held = _held.get(ClaimFiles(spark, checkpoint).place)
     if held is not None and time.monotonic() - held.looked > LAPSES_AFTER_S / 2:
         held.look()
     if held is not None and held.taken is not None:
@@ -338,8 +325,6 @@ def _who(claim: Claim) -> str:
 def _alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        pass
+    except OSError as error:
+        return isinstance(error, PermissionError)  # another user's
     return True

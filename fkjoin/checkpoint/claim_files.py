@@ -11,14 +11,11 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.files import checkpoint_files
-from fkjoin.storage.files import Files
 
 CLAIM_FILE = "fkjoin-job.claim"
 """The beginning of the files' names; a number follows."""
@@ -47,22 +44,15 @@ class Claim(NamedTuple):
         return {}
 
 
-@dataclass(frozen=True)
 class ClaimFiles:
     """The claims on one checkpoint."""
 
-    spark: SparkSession
-    checkpoint: str
-
-    @cached_property
-    def folder(self) -> Files:
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self.checkpoint = checkpoint.rstrip("/")
+        self.folder = checkpoint_files(spark, self.checkpoint)
         """The files in the checkpoint's folder."""
-        return checkpoint_files(self.spark, self.checkpoint)
-
-    @property
-    def place(self) -> str:
+        self.place = self.folder.root
         """The checkpoint's folder in full."""
-        return self.folder.root
 
     def newest(self) -> Claim | None:
         """The claim, which may be free; None if there never was one."""
@@ -91,17 +81,11 @@ class ClaimFiles:
                 self._delete(older)
         return True
 
-    def renew(self, number: int, content: bytes) -> None:
-        """Show that the owner is alive, by the file's time.
-
-        A process that is killed while it writes would leave a claim without a name.  In object
-        stores, which replace a file as a whole, the file is written again.
-        """
-        if not self.folder.touch(_name(number)):
-            self.write(number, content)
-
     def write(self, number: int, content: bytes) -> None:
-        """Write an own claim again, which another program has deleted or emptied."""
+        """Write an own claim again: its time shows that the owner is alive.
+
+        Perhaps another program has deleted or emptied it.
+        """
         self.folder.write(_name(number), content)
 
     def give_up(self, number: int) -> None:

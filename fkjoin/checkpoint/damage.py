@@ -76,9 +76,8 @@ def explain(error: str, checkpoint: str) -> tuple[str, str] | None:
             f"{NEW_OR_BACK}, also in spark.fkjoin.optimize and "
             "spark.fkjoin.optimizer.excludedRules",
         )
-    of_checkpoint = checkpoint.removeprefix("file:").rstrip("/") in first and any(
-        mark in first for mark in _UNREADABLE
-    )
+    unreadable = any(mark in first for mark in _UNREADABLE)
+    of_checkpoint = unreadable and checkpoint.removeprefix("file:").rstrip("/") in first
     if (of_checkpoint or any(mark in first for mark in _DAMAGED)) and not _ELSEWHERE.search(first):
         return (
             f"checkpoint {checkpoint} is damaged, its state cannot be read "

@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Mapping
 from itertools import chain
-from typing import NamedTuple
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -143,11 +142,8 @@ _ONE_PROCESS = (
 )
 
 
-class _Advice(NamedTuple):
-    """Words about a cause: what went wrong, and the way out."""
-
-    problem: str
-    way: str
+_Advice = tuple[str, str]
+"""Words about a cause: what went wrong, and the way out."""
 
 
 def told(
@@ -167,43 +163,42 @@ def told(
     if batch is not None:
         where, next_batch = [f"batch {batch} of checkpoint {checkpoint}"], "this batch"
     goes_on = f"start the query again: it continues with {next_batch}"
-    advice = _of_brokers(cause, messages, topics or {}, goes_on)
-    if advice is None:
-        advice = _advice(cause, checkpoint, messages, goes_on)
+    whole = "\n".join(messages)
+    of_brokers = _of_brokers(cause, whole, topics or {}, goes_on)
+    problem, way = of_brokers or _advice(cause, checkpoint, whole, goes_on)
     where += [f"file {file}" for file in _FILE.findall(f"{' '.join(messages)} ")[-1:]]
     where += cause.frames[-1:]
     return (
-        f"query {name} failed: {advice.problem}",
+        f"query {name} failed: {problem}",
         f"where: {'; '.join(where)}",
-        f"what to do: {advice.way}",
+        f"what to do: {way}",
     )
 
 
-def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) -> _Advice:
+def _advice(cause: Cause, checkpoint: str, whole: str, goes_on: str) -> _Advice:
     """Choose what to say of a cause, by its kind."""
-    whole = "\n".join(messages)
     if (of_checkpoint := explain(whole, checkpoint)) is not None:
-        return _Advice(*of_checkpoint)
+        return of_checkpoint
     if (match := _SET_ASIDE.search(cause.text)) is not None:
         rows, rest = match[1], cause.text[match.end() :].removeprefix(",").strip()
         also = f", {rest}" if rest else ""
-        return _Advice(
+        return (
             cause.text[: match.start()],
             f'set such {rows} aside, with on_error="dead-letter" for the table{also}; '
             f"or fix what is wrong; then {goes_on}",
         )
     if cause.ours == "StoreMismatchError":
-        return _Advice(
+        return (
             cause.text,
             "as the first line says; the checkpoint is unchanged, and nothing was written",
         )
     if cause.ours in ("CorruptLogError", "UnknownFormatError"):
-        return _Advice(
+        return (
             cause.text,
             f"`fkjoin state verify {checkpoint}` says what else is wrong; then {RESTORE}",
         )
     if cause.ours is None and not cause.frames and _OFFSETS_GONE.search(whole):
-        return _Advice(
+        return (
             "the topic no longer has offsets that were still to be read",
             f"if retention deleted them: {_ANEW}; or, to continue without what is missing, set the "
             "option failOnDataLoss = false. If the topic was deleted and created again: start the "
@@ -212,56 +207,52 @@ def _advice(cause: Cause, checkpoint: str, messages: list[str], goes_on: str) ->
         )
     for condition, way in _OF_DELTA.items():
         if re.search(condition, whole):
-            return _Advice(cause.text, way.format(goes_on=goes_on, anew=_ANEW))
+            return cause.text, way.format(goes_on=goes_on, anew=_ANEW)
     if (of_files := _of_files(cause.text, whole, goes_on)) is not None:
         return of_files
+    return cause.text, _way(cause, whole, goes_on)
+
+
+def _way(cause: Cause, whole: str, goes_on: str) -> str:
+    """Say what to do about a cause that says itself what went wrong."""
     of_spark = cause.of_java or not cause.frames  # else the words may be the user's
     if _OF_NO_ROOM.match(cause.text) or (of_spark and _NO_ROOM.search(cause.text)):
-        return _Advice(cause.text, f"make room on that disk, and {goes_on}")
+        return f"make room on that disk, and {goes_on}"
     if _OF_NO_MEMORY.match(cause.text) or (of_spark and NO_MEMORY.search(cause.text)):
-        return _Advice(
-            cause.text,
+        return (
             "give the session more memory (spark.driver.memory, spark.executor.memory, for Python "
             f"spark.executor.memoryOverhead), and {goes_on}; limits such as maxOffsetsPerTrigger "
-            "hold from the batch after it",
+            "hold from the batch after it"
         )
     if cause.ours is not None and TAKEN_OVER in cause.text:
-        return _Advice(cause.text, _ONE_PROCESS)
+        return _ONE_PROCESS
     if cause.ours is not None:
-        return _Advice(cause.text, f"fix what the first line names, and {goes_on}")
+        return f"fix what the first line names, and {goes_on}"
     if cause.frames:
-        return _Advice(cause.text, f"fix that line, and {goes_on}")
-    return _of_kind(cause.text, whole, goes_on)
-
-
-def _of_kind(cause: str, whole: str, goes_on: str) -> _Advice:
-    """Say what to do about a cause that lies in neither the user's code nor fkjoin's."""
-    details = "Spark's log, and this error's details, contain the whole error"
+        return f"fix that line, and {goes_on}"
     if _NOT_ALLOWED.search(whole):
-        return _Advice(
-            cause,
+        return (
             "ask Kafka's administrator to allow the query's user (kafka-acls) READ and DESCRIBE of "
             "the topics that are read, WRITE and DESCRIBE of the topics that are written; then "
-            f"{goes_on}",
+            f"{goes_on}"
         )
+    details = "Spark's log, and this error's details, contain the whole error"
     if files := _FILE.findall(f"{whole} "):
-        return _Advice(
-            cause,
+        return (
             f"replace {files[-1]} by an undamaged file of the same name, and {goes_on}; or, to "
             "continue without it, move it away and set spark.sql.files.ignoreMissingFiles = true; "
-            f"{details}",
+            f"{details}"
         )
-    return _Advice(cause, f"fix the cause in the first line, and {goes_on}; {details}")
+    return f"fix the cause in the first line, and {goes_on}; {details}"
 
 
 def _of_brokers(
-    cause: Cause, messages: list[str], topics: Mapping[str, str], goes_on: str
+    cause: Cause, whole: str, topics: Mapping[str, str], goes_on: str
 ) -> _Advice | None:
     """Say which brokers do not answer; None of another cause.
 
     Java's messages name a topic at most, perhaps one that is written.
     """
-    whole = "\n".join(messages)
     if cause.ours is not None or cause.frames or _NO_ANSWER.search(whole) is None:
         return None
     # Each match has one of the groups, and empty texts for the others.
@@ -272,7 +263,7 @@ def _of_brokers(
     servers = sorted({topics[topic] for topic in silent if topic in topics})
     where = f" at {' and '.join(servers)}" if servers else ""
     which = f"topic {silent[0]}" if len(silent) == 1 else f"topics {', '.join(silent)}"
-    return _Advice(
+    return (
         f"the brokers of {which}{where} do not answer ({cause.text})",
         "check that these brokers run, and that the driver and the workers can reach them; then "
         f"{goes_on}",
@@ -283,13 +274,13 @@ def _of_files(cause: str, whole: str, goes_on: str) -> _Advice | None:
     """Say what Spark's readers of files stop at; None of another cause."""
     if (match := _OTHER_TYPE.search(cause)) is not None:
         file = (_FILE.findall(f"{whole} ") or ["a file"])[-1]
-        return _Advice(
+        return (
             f"{file}: column {match[1]} is {match[2]} in it, but must be read as {match[3]}",
             "write that file again, under its name, with the types of the table, and "
             f"{goes_on}. Or start with a new checkpoint and a schema= that all files fit",
         )
     if cause.startswith(MISPLACED) or _NEW_FOLDER.search(cause):
-        return _Advice(
+        return (
             cause if cause.startswith(MISPLACED) else MISPLACED,
             f"{goes_on}, and reads these columns if schema= names them",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -16,6 +17,14 @@ from fkjoin.sessions.settings import require_running
 from fkjoin.spark.cause import cause_of
 from fkjoin.spark.spark_api import jvm
 from fkjoin.storage.files import Files
+
+IN_GLOBS = re.compile(r"[\[\]{}*?\\]")
+"""Characters that Spark reads as patterns."""
+
+
+def escaped(path: str) -> str:
+    """The path as a pattern that nothing else fits."""
+    return IN_GLOBS.sub(r"\\\g<0>", path)
 
 
 def files_at(spark: SparkSession, folder: str | Path) -> Files:
@@ -70,16 +79,6 @@ def has_begun(spark: SparkSession, checkpoint: str) -> bool:
             f"checkpoint {checkpoint} is damaged: its file metadata is lost; {RESTORE}"
         )
     return False
-
-
-def begun_below(spark: SparkSession, folder: str, names: tuple[str, ...]) -> bool:
-    """Tell whether a query was started with a folder in this one.
-
-    ``names``: beginnings of its name.
-    """
-    files = files_at(spark, folder)
-    checkpoints = [name for name in files.names() if name.startswith(names)]
-    return any(files.is_file(f"{checkpoint}/metadata") for checkpoint in checkpoints)
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:

@@ -19,16 +19,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-_READY, _ASKING, _NEXT = (
-    "Waiting for data to arrive",
-    "Getting offsets from",
-    "Waiting for next trigger",
-)
+_READY = "Waiting for data to arrive"
+_ASKING = "Getting offsets from"
+_NEXT = "Waiting for next trigger"
 _STARTING = "Initializing"
-_TOPIC, _FOLDER = (
-    re.compile(r"KafkaV2\[Subscribe\[(.+)]]"),
-    re.compile(r"FileStreamSource\[(?:file:)?(.+)]"),
-)
+_TOPIC = re.compile(r"KafkaV2\[Subscribe\[(.+)]]")
+_FOLDER = re.compile(r"FileStreamSource\[(?:file:)?(.+)]")
 """Sources as Spark's status has them."""
 OLD_S = 30.0
 """The age from which on the time of a figure is said."""
@@ -71,10 +67,9 @@ def start_of(status: Mapping[str, Any]) -> str:
     source = message.removeprefix(_ASKING).strip()
     if (topic := _TOPIC.fullmatch(source)) is not None:
         return f"asks the brokers for the end of topic {topic[1]}"
-    folder = _FOLDER.fullmatch(source)
-    return (
-        f"lists the files in {folder[1]}" if folder is not None else f"asks {source} for new data"
-    )
+    if (folder := _FOLDER.fullmatch(source)) is not None:
+        return f"lists the files in {folder[1]}"
+    return f"asks {source} for new data"
 
 
 def is_batch(phases: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,6 +28,7 @@ from fkjoin.checkpoint.progress import (
     seconds_of,
 )
 from fkjoin.spark.cause import innermost
+from fkjoin.spark.spark_api import client_query, java_query
 from fkjoin.stages import counters
 from fkjoin.stages.counters import metrics_name
 
@@ -232,6 +233,23 @@ class Query(QueryDisplay, StreamingQuery):
     """
 
 
+def shown(query: StreamingQuery) -> Query:
+    """Return the query as ``to_…`` calls give it."""
+    if (handle := java_query(query)) is not None:
+        return Query(handle)
+    # It needs packages that classic sessions do without.
+    from pyspark.sql.connect.streaming import query as connect
+
+    class ConnectQuery(QueryDisplay, connect.StreamingQuery):
+        """A running query: Spark Connect's, with a line for what it does.
+
+        It fails by Spark's exception, or by a lost claim.
+        """
+
+    make: Any = ConnectQuery
+    return cast(Query, make(*client_query(query)))
+
+
 def table_of(batch: Mapping[str, Any]) -> str:
     """Draw what the operators counted in a batch: a line for each, a column for each counter.
 
@@ -274,13 +292,11 @@ def _live_line(query: QueryDisplay) -> Iterator[Callable[[], None] | None]:
     Gives what updates it, or None where there is neither.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    is_main = threading.current_thread() is threading.main_thread()
     line: _NotebookLine | _TerminalLine
     if getattr(shell, "kernel", None) is not None:
         line = _NotebookLine()
-    elif (
-        threading.current_thread() is threading.main_thread()
-        and getattr(sys.stderr, "isatty", bool)()
-    ):
+    elif is_main and getattr(sys.stderr, "isatty", bool)():
         line = _TerminalLine(sys.stderr)
     else:
         yield None

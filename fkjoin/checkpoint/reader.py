@@ -261,4 +261,4 @@ class StateReader:
         with self._reading:
             replica, self._replica = self._replica, instead
             if replica is not None:
-                replica.close()
+                replica.index.give_up()

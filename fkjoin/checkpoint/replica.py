@@ -40,6 +40,8 @@ class Held(NamedTuple):
     commit: Commit
     metas: dict[int, Meta]
     """The meta record of each bucket's log."""
+    file: Path | None = None
+    """A sorted file of the entries that lead to it from the batch before, if there are any."""
 
 
 class Replica:
@@ -55,10 +57,7 @@ class Replica:
         self.described = self.store.described()
         self.index, self.held = self._copied(commit)
 
-    def close(self) -> None:
-        self.index.give_up()
-
-    def next(self, commit: Commit) -> Next | None:
+    def next(self, commit: Commit) -> Held | None:
         """Read what leads to a later batch, which no reader sees yet.
 
         None if change files do not lead there.
@@ -76,13 +75,13 @@ class Replica:
         if len(keys):
             file = self._folder / f"{uuid.uuid4().hex}.sst"
             write_sorted(file, keys, values)
-        return Next(file, Held(commit, metas))
+        return Held(commit, metas, file)
 
-    def go(self, following: Next) -> None:
+    def go(self, following: Held) -> None:
         """Be of the later batch; nothing may be read meanwhile."""
         if following.file is not None:
             self.index.take_in(following.file, None)
-        self.held = following.held
+        self.held = following
 
     def _partitions(self, commit: Commit) -> tuple[SavedPartition, ...]:
         return partitions_of(self._files, commit, self.store.operator, self.store.number)
@@ -100,13 +99,6 @@ class Replica:
             index.give_up()
             raise
         return index, Held(commit, metas)
-
-
-class Next(NamedTuple):
-    """A step to a later batch: a sorted file of its entries, if there are any."""
-
-    file: Path | None
-    held: Held
 
 
 def _replay(index: RocksIndex, log: SavedLog, bucket: int, meta: Meta) -> None:

@@ -8,8 +8,7 @@ writes to a checkpoint.
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,8 +20,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, LongType, StructType
 
 from fkjoin.checkpoint.entries import ENTRIES, Entries, StoredRows
-from fkjoin.checkpoint.files import files_at
-from fkjoin.checkpoint.saved_files import Committed, SavedFiles, damage_named
+from fkjoin.checkpoint.files import escaped, files_at
+from fkjoin.checkpoint.saved_files import SavedFiles, damage_named
 from fkjoin.checkpoint.saved_log import SavedLog, SavedPartition
 from fkjoin.checkpoint.stores import SavedStore, kept_as, with_stores
 from fkjoin.errors import FkJoinError, first_line
@@ -33,9 +32,6 @@ from fkjoin.state.segments import Meta
 
 _AT_ONCE = 16
 """Number of partitions whose files are looked for at a time."""
-
-_IN_GLOBS = re.compile(r"[\\{}\[\]*?]")
-"""Characters that Spark reads as patterns."""
 
 _NEWEST = 2
 """Number of entries of a log from which a query may continue."""
@@ -76,7 +72,7 @@ def on_logs(
     with ThreadPoolExecutor(_AT_ONCE) as readers:
         listed = list(readers.map(SavedPartition.file_names, store.partitions))
     names = itertools.chain.from_iterable(listed)
-    paths = [_IN_GLOBS.sub(r"\\\g<0>", f"{checkpoint}/{name}") for name in names]
+    paths = [escaped(f"{checkpoint}/{name}") for name in names]
 
     def in_worker(files: _Batches) -> _Batches:
         with held_folder() as copies:
@@ -95,9 +91,8 @@ def on_logs(
     # A session may be set to leave such files out, which would leave out rows.
     strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
     try:
-        rows = (
-            spark.read.format("binaryFile").options(**strict).load(paths).select("path", "content")
-        )
+        read = spark.read.format("binaryFile").options(**strict).load(paths)
+        rows = read.select("path", "content")
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -124,10 +119,8 @@ def entries(spark: SparkSession, store: SavedStore) -> DataFrame:
 
 def metas(spark: SparkSession, store: SavedStore) -> list[Meta]:
     """Read the meta record of each bucket's log."""
-    return [
-        Meta.decode(bytes(row.data))
-        for row in on_logs(spark, store, _metas, "data binary").collect()
-    ]
+    rows = on_logs(spark, store, _metas, "data binary").collect()
+    return [Meta.decode(bytes(row.data)) for row in rows]
 
 
 def _metas(log: SavedLog) -> _Batches:
@@ -222,20 +215,20 @@ def _table(spark: SparkSession, store: SavedStore) -> DataFrame:
     return on_logs(spark, store, in_buckets(StoredRows(store.described())), schema)
 
 
-def newest(checkpoint: str, batches: Sequence[Committed], time_ms: int, shown: str) -> int:
+def newest(checkpoint: str, batches: Mapping[int, int], time_ms: int, shown: str) -> int:
     """Choose the newest of ``batches`` whose file was written by a time.
 
-    ``shown``: the time in a message.
+    Each has the time of its file; ``shown``: the time in a message.
     """
-    earlier = [batch for batch in batches if batch.ms <= time_ms]
+    earlier = [batch for batch, written_ms in batches.items() if written_ms <= time_ms]
     if earlier:
-        return max(earlier).batch
+        return max(earlier)
     oldest = "it has none"
     if batches:
         first = min(batches)
-        moment = datetime.fromtimestamp(first.ms / 1000, timezone.utc)
+        moment = datetime.fromtimestamp(batches[first] / 1000, timezone.utc)
         text = moment.isoformat(sep=" ", timespec="milliseconds")
-        oldest = f"the oldest that is there, {first.batch}, is of {text}"
+        oldest = f"the oldest that is there, {first}, is of {text}"
     raise FkJoinError(
         f"as_of: {checkpoint} has no batch that was committed at or before {shown}: {oldest}"
     )
@@ -246,9 +239,8 @@ def _milliseconds(spark: SparkSession, as_of: datetime | str) -> int:
     if isinstance(as_of, datetime) and as_of.tzinfo is not None:
         return int(as_of.timestamp() * 1000)
     text = str(as_of) if isinstance(as_of, datetime | str) else None
-    (row,) = spark.sql(
-        "select unix_millis(try_cast(:at as timestamp)) as ms", {"at": text}
-    ).collect()
+    query = "select unix_millis(try_cast(:at as timestamp)) as ms"
+    (row,) = spark.sql(query, {"at": text}).collect()
     if row.ms is None:
         raise FkJoinError(
             f"as_of: {as_of!r} is not a time; give a datetime, or a text such as '2026-11-27 "

@@ -42,13 +42,6 @@ class Commit(NamedTuple):
     """By the number of each stateful operator, the versions of its partitions' stores."""
 
 
-class Committed(NamedTuple):
-    """A batch, and when its file in ``commits`` was last written."""
-
-    batch: int
-    ms: int
-
-
 class SavedFiles:
     """The files under the folder ``checkpoint``, by their paths in it."""
 
@@ -76,10 +69,10 @@ class SavedFiles:
         except OSError as error:
             raise damaged(self.checkpoint, error, f"{name} is not as it was written") from error
 
-    def commits(self) -> list[Committed]:
-        """List the committed batches with their times."""
-        logs = [status for status in self.folder.listed("commits") if status.name.isdigit()]
-        return [Committed(int(log.name), log.changed_ms) for log in logs]
+    def commits(self) -> dict[int, int]:
+        """The committed batches, and when the file of each in ``commits`` was last written."""
+        logs = self.folder.listed("commits")
+        return {int(log.name): log.changed_ms for log in logs if log.name.isdigit()}
 
 
 def files_here(checkpoint: str) -> SavedFiles | None:

@@ -110,7 +110,7 @@ class SavedPartition(NamedTuple):
             except FileNotFoundError:
                 return None
             read.append(_of_stage(changes, self.stage))
-            before = changes.before
+            before = changes.lineage[-1] if changes.lineage else None
             if before is None or (before != known and before.number <= known.number):
                 return None
             version = before

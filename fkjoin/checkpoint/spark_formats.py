@@ -76,11 +76,6 @@ class Changes(NamedTuple):
     written: Mapping[LogPlace, bytes | None]
     """The data of each record that was put; None of one that was deleted."""
 
-    @property
-    def before(self) -> Version | None:
-        """The version before it; None before the first."""
-        return self.lineage[-1] if self.lineage else None
-
 
 def changes_of(name: str, data: bytes) -> Changes:
     """Read a change file; ``FormatError`` if it is damaged, or of another form."""
@@ -176,19 +171,14 @@ def _inflated(data: bytes) -> bytes:
         offset += _BLOCK.size
         body = data[offset : offset + packed]
         offset += packed
-        if (
-            magic != _LZ4
-            or packed < 0
-            or size < 0
-            or len(body) != packed
-            or token & 0xF0 not in (_PLAIN, _PACKED)
-        ):
+        method = token & 0xF0
+        if magic != _LZ4 or size < 0 or len(body) != packed or method not in (_PLAIN, _PACKED):
             raise FormatError("is damaged: a block of it does not parse")
         if not size:
             if offset != len(data):
                 raise FormatError("is corrupt: it has data after its end marker")
             return b"".join(parts)
-        part = body if token & 0xF0 == _PLAIN else bytes(codec.decompress(body, size, asbytes=True))
+        part = body if method == _PLAIN else bytes(codec.decompress(body, size, asbytes=True))
         if len(part) != size or xxhash.xxh32_intdigest(part, _SEED) & _CHECKED_BITS != checksum:
             raise FormatError("is damaged: the checksum of a block does not match")
         parts.append(part)

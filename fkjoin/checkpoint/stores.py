@@ -70,12 +70,11 @@ class Identified(ABC):
     def schemas(self) -> dict[str, pa.Schema]:
         """Return the schemas of keys and rows, see ``Described``."""
         _, about = self.identity
-        kinds = {
-            name: kind
+        return {
+            name: arrow_schema(name, kept_type(kind))
             for name, kind in about.items()
             if isinstance(kind, dict) and kind.get("type") == "struct"
         }
-        return {name: arrow_schema(name, kept_type(kind)) for name, kind in kinds.items()}
 
     @property
     def versions(self) -> tuple[tuple[str, int], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import shutil
@@ -23,7 +24,7 @@ from fkjoin.checkpoint.stores import SavedStore, with_stores
 from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import untagged
 from fkjoin.errors import FkJoinError, first_line
-from fkjoin.sessions.abilities import RESCALE
+from fkjoin.sessions.abilities import require_rescale
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of, spark_hash
 from fkjoin.spark.identity import bucket_folder, home_of
 from fkjoin.spark.index_home import index_home
@@ -108,7 +109,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
     the query continues from it.  Raises ``FkJoinError``.
     """
     require_classic(spark, "rescale", _BY_COMMAND)
-    RESCALE.require(spark)
+    require_rescale(spark)
     stores = saved_stores(spark, checkpoint)
     counts = {store.buckets for store in stores}
     if partitions < 1 or any(buckets % partitions for buckets in counts):
@@ -195,14 +196,12 @@ def _wrong(spark: SparkSession, stores: list[SavedStore]) -> list[str]:
     """Find what is wrong with stores, and with one compared to another."""
     # An operator may stand twice in a query, under one name.
     examined: dict[str, list[DataFrame]] = {}
-    try:
+    with contextlib.ExitStack() as caches:
         for store in stores:
-            examined.setdefault(store.name, []).append(_examined(spark, store).cache())
+            frame = _examined(spark, store).cache()
+            caches.callback(frame.unpersist)
+            examined.setdefault(store.name, []).append(frame)
         return list(_problems_of(stores, examined))
-    finally:
-        for frames in examined.values():
-            for frame in frames:
-                frame.unpersist()
 
 
 def _problems_of(

@@ -14,6 +14,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from fkjoin.checkpoint.files import escaped
 from fkjoin.errors import TopologyError
 from fkjoin.files.newest import finding, newest, reading
 from fkjoin.spark.names import quoted
@@ -24,10 +25,8 @@ def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Such quotes have lines within, and are doubled for one.
     """
-    defaults = {"header": True, "multiLine": True, "escape": _option(options, "quote", '"')}
-    known = {name.lower() for name in options}
-    added = {name: value for name, value in defaults.items() if name.lower() not in known}
-    return {**added, **options}
+    defaults = {"header": True, "multiLine": True, "escape": options.get("quote", '"')}
+    return {**defaults, **options}
 
 
 def unclosed(fields: StructType, options: Mapping[str, Any]) -> Iterator[Column]:
@@ -36,8 +35,8 @@ def unclosed(fields: StructType, options: Mapping[str, Any]) -> Iterator[Column]
     It takes all up to the next quotes, and the text then begins with one; or all up to the end of
     the file.
     """
-    mark = str(_option(options, "quote", '"'))
-    separator = str(_option(options, "sep", _option(options, "delimiter", ",")))
+    mark = str(options.get("quote", '"'))
+    separator = str(options.get("sep", options.get("delimiter", ",")))
     for index, field in enumerate(fields):
         if not mark or not isinstance(field.dataType, StringType):
             continue
@@ -59,7 +58,7 @@ def by_name(
     One without a name is among them, too.  Spark refuses files with another header by name, when it
     comes to them.  Without a header, or with ``enforceSchema``, the columns are as they are given.
     """
-    by_place = str(_option(options, "enforceSchema", False)).lower() == "true"
+    by_place = str(options.get("enforceSchema", False)).lower() == "true"
     if by_place or not _has_header(options):
         return columns
     files = newest(spark, pattern, options, 1)
@@ -77,7 +76,7 @@ def by_name(
             'columns as the header does, or read them by position: options={"enforceSchema": True}'
         )
     # Spark finds this in a header where there is no name.
-    empty = str(_option(options, "nullValue", ""))
+    empty = str(options.get("nullValue", ""))
     ordered = StructType()
     for title in header:
         name = empty if title is None else title
@@ -94,7 +93,7 @@ def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> St
     files = by_file.agg(time, F.first("value").alias("header")).collect()
     newest = max(files, key=lambda file: (file.time, file.path), default=None)
     header = None if newest is None else newest.header
-    same = [_escaped(unquote(file.path)) for file in files if file.header == header]
+    same = [escaped(unquote(file.path)) for file in files if file.header == header]
     paths = pattern if len(same) == len(files) or not _has_header(options) else same
     chosen = {"inferSchema": True, **reading(options, paths)}
     schema = spark.read.format("csv").options(**chosen).load(paths).schema
@@ -107,35 +106,22 @@ def learned(spark: SparkSession, pattern: str, options: Mapping[str, Any]) -> St
 
 def _header(spark: SparkSession, file: str, options: Mapping[str, Any]) -> list[str | None]:
     """The names of a file's columns as they stand there; None where there is no name."""
-    of_file, others = reading(options, [file]).items(), ("header", "inferschema")
-    chosen = {name: value for name, value in of_file if name.lower() not in others}
-    return list(spark.read.format("csv").options(**chosen).load(_escaped(file)).first() or ())
+    chosen = {**reading(options, [file]), "header": False, "inferSchema": False}
+    return list(spark.read.format("csv").options(**chosen).load(escaped(file)).first() or ())
 
 
 def _require_once(file: str, header: Sequence[str | None]) -> None:
     """``TopologyError`` if names repeat: Spark tells a header's columns apart by their names."""
-    earlier, repeated = set[str | None](), dict[str, None]()
-    for name in header:
-        lower = name and name.lower()
-        if lower in earlier:
-            repeated[name or "(no name)"] = None
-        earlier.add(lower)
+    lower = [name and name.lower() for name in header]
+    repeated = [name for index, name in enumerate(header) if lower[index] in lower[:index]]
     if repeated:
+        names = dict.fromkeys(name or "(no name)" for name in repeated)
         raise TopologyError(
-            f"path: {file} has several columns {', '.join(repeated)} in its header. Rename them in "
+            f"path: {file} has several columns {', '.join(names)} in its header. Rename them in "
             "the file, or read all columns by position: schema= with a name for each, and "
             'options={"enforceSchema": True}'
         )
 
 
 def _has_header(options: Mapping[str, Any]) -> bool:
-    return str(_option(options, "header", False)).lower() == "true"
-
-
-def _option(options: Mapping[str, Any], name: str, default: Any) -> Any:
-    values = [value for option, value in options.items() if option.lower() == name.lower()]
-    return values[0] if values else default
-
-
-def _escaped(path: str) -> str:
-    return re.sub(r"[\[\]{}*?\\]", r"\\\g<0>", path)
+    return str(options.get("header", False)).lower() == "true"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
 from pyspark.sql import Column, DataFrame
@@ -85,11 +84,6 @@ def as_glob(path: str) -> str:
     if "^" in name:
         return path
     return above + slash + re.sub("[A-Za-z0-9]", r"[\g<0>]", name, count=1)
-
-
-def without_base(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without the folder in which Spark looks for such columns."""
-    return {name: value for name, value in options.items() if name.lower() != "basepath"}
 
 
 def lowered(names: Iterable[str]) -> set[str]:

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-_WHICH = {"pathglobfilter", "recursivefilelookup", "basepath"}
+_WHICH = {"pathGlobFilter", "recursiveFileLookup", "basePath"}
 
 
 def newest(spark: SparkSession, pattern: str, options: Mapping[str, Any], most: int) -> list[str]:
@@ -27,11 +27,11 @@ def newest(spark: SparkSession, pattern: str, options: Mapping[str, Any], most: 
 
 def finding(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that say which files there are."""
-    return {name: value for name, value in options.items() if name.lower() in _WHICH}
+    return {name: value for name, value in options.items() if name in _WHICH}
 
 
 def reading(options: Mapping[str, Any], paths: str | list[str]) -> dict[str, Any]:
     """The options with which files are read; of single ones, without those for folders."""
     if isinstance(paths, str):
         return dict(options)
-    return {name: value for name, value in options.items() if name.lower() not in _WHICH}
+    return {name: value for name, value in options.items() if name not in _WHICH}

@@ -24,10 +24,10 @@ _OF_A_FORMAT = """
     timeZone unescapedQuoteHandling discardCachedInputRatio ignoreCorruptFiles ignoreMissingFiles
     datetimeRebaseMode int96RebaseMode
 """
-OF_ANY_FILE = frozenset(_OF_ANY_FILE.lower().split())
-"""Names of options of the source whatever the format, in lower case."""
+OF_ANY_FILE = frozenset(_OF_ANY_FILE.split())
+"""Names of options of the source whatever the format."""
 _NAMES = (_OF_ANY_FILE + _OF_A_FORMAT).split()
-_KNOWN = {name.lower() for name in _NAMES}
+_KNOWN = {name.lower(): name for name in _NAMES}
 _ALIKE = 0.85
 """The similarity from which an unknown name is a known one, misspelt: file systems have options."""
 
@@ -36,6 +36,11 @@ _VALUES = {
     **dict.fromkeys(("latestFirst", "fileNameOnly", "recursiveFileLookup"), ("true", "false")),
     "cleanSource": ("off", "delete", "archive"),
 }
+
+
+def spelled(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, the known ones under Spark's own names, in whatever letters they were given."""
+    return {_KNOWN.get(name.lower(), name): value for name, value in options.items()}
 
 
 def require_options(options: Mapping[str, Any]) -> None:

@@ -86,8 +86,8 @@ def require_kinds(
             )
 
 
-def _footer(spark: SparkSession, file: str) -> pq.ParquetFile | None:
-    """The end of a file, read as a file; None if it has no footer."""
+def _kinds(spark: SparkSession, file: str) -> pa.StructType:
+    """The types of a file's columns; none if it has no footer."""
     folder, _, name = file.rpartition("/")
     files = files_at(spark, f"{folder}/")
     try:
@@ -100,18 +100,13 @@ def _footer(spark: SparkSession, file: str) -> pq.ParquetFile | None:
             f"path: {file} cannot be opened, and its types not compared with the schema: "
             f"{error}. Let this session read it, or take it out of the folder"
         ) from error
-    content = pa.BufferReader(_MAGIC + end[-size:])
+    content = pa.BufferReader(_MAGIC + end[-size:])  # the end of a file, read as a file
     try:
-        return pq.ParquetFile(content, coerce_int96_timestamp_unit="s")
+        footer = pq.ParquetFile(content, coerce_int96_timestamp_unit="s")
     except (pa.ArrowException, OSError):
-        return None
-
-
-def _kinds(spark: SparkSession, file: str) -> pa.StructType:
-    """The types of a file's columns; none if it has no footer."""
-    footer = _footer(spark, file)
+        return pa.struct([])
     try:
-        return pa.struct([] if footer is None else list(footer.schema_arrow))
+        return pa.struct(list(footer.schema_arrow))
     except pa.ArrowException as error:
         raise TopologyError(
             f"path: the types of {file} cannot be compared with the schema: {error}. "

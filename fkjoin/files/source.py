@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,14 +16,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
-    ByteType,
     DataType,
     DateType,
     DoubleType,
     FloatType,
-    IntegerType,
+    IntegralType,
     LongType,
-    ShortType,
     StringType,
     StructField,
     StructType,
@@ -32,12 +29,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from fkjoin.checkpoint.files import files_at
+from fkjoin.checkpoint.files import IN_GLOBS, escaped, files_at
 from fkjoin.codec.json_read import Reading, parsable
 from fkjoin.errors import TopologyError
 from fkjoin.files import csv_headers as csv_files
-from fkjoin.files.folders import MISFIT, Folders, as_glob, lowered, without_base
-from fkjoin.files.options import OF_ANY_FILE, require_options
+from fkjoin.files.folders import MISFIT, Folders, as_glob, lowered
+from fkjoin.files.options import OF_ANY_FILE, require_options, spelled
 from fkjoin.files.parquet_kinds import require_kinds
 from fkjoin.plan.physical import InWorkers, Physical, Read, by_spark
 from fkjoin.sessions.access import access
@@ -65,7 +62,6 @@ _CORRUPT, _FILE, _LINE, _UNNAMED, _MISFIT = (
     f"__fkjoin_{name}" for name in ("corrupt", "file", "line", "unnamed", "type")
 )
 _CORRUPT_NAME = "columnNameOfCorruptRecord"
-_GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 class FilesRead(NamedTuple):
@@ -98,8 +94,12 @@ class _Location:
 
     @property
     def format_options(self) -> set[str]:
-        """The names of options that are for one format only, in lower case."""
-        return {name.lower() for name in self.options} - OF_ANY_FILE
+        """The names of options that are for one format only."""
+        return self.options.keys() - OF_ANY_FILE
+
+    def with_option(self, name: str, value: Any) -> _Location:
+        """The location with one more option."""
+        return replace(self, options={**self.options, name: value})
 
 
 def open_files(
@@ -127,7 +127,9 @@ def open_files(
     if chosen not in get_args(FileFormat):
         raise TopologyError(f"format: {chosen!r} is not one of {', '.join(get_args(FileFormat))}")
     require_options(options or {})
-    all_options = csv_files.with_defaults(options or {}) if chosen == "csv" else options or {}
+    all_options = spelled(options or {})
+    if chosen == "csv":
+        all_options = csv_files.with_defaults(all_options)
     location = _located(spark, pattern, all_options)
     learned = schema is None
     fields = None if schema is None else struct_type(schema, "from_files")
@@ -155,7 +157,7 @@ def open_files(
     of_lines = [field for field in fields if field.name.lower() not in of_folders]
     inner = _as_texts(StructType(of_lines), texts)
     if names and not are_read:  # the same files, and no columns of folders
-        location = _with_option(location, "recursiveFileLookup", True)
+        location = location.with_option("recursiveFileLookup", True)
         lines = _lines(location)
     plain = None
     if (
@@ -168,10 +170,11 @@ def open_files(
     else:
         if not names:
             path = location.pattern
-            if path != pattern or not _GLOB.search(pattern):
+            if path != pattern or not IN_GLOBS.search(pattern):
                 folders = replace(folders, base=Path(pattern).name)
-            alone = path if _GLOB.search(path) else as_glob(path)
-            location = _Location(spark, alone, without_base(location.options))
+            alone = path if IN_GLOBS.search(path) else as_glob(path)
+            others = {name: value for name, value in location.options.items() if name != "basePath"}
+            location = _Location(spark, alone, others)
         if chosen == "parquet":
             rows = _parquet(location, inner, folders)
         elif chosen == "csv":
@@ -230,29 +233,24 @@ def _json(location: _Location, inner: StructType, folders: Folders) -> Physical:
         schema = StructType([StructField("value", StringType()), *folders.texts])
     # A node of its own: Spark reads what has the files' paths apart from what workers read without.
     lines = location.stream("text", schema)
-    fields_of_rows = [*inner, *folders.columns]
-    whole = StructType(
-        [StructField(field.name, nullable(field.dataType)) for field in fields_of_rows]
-    )
+    names = [*inner.names, *folders.columns.names]
     _, misfit = folders.placed(on_spark(location.spark, lines))
     beside = [] if misfit is None else [StructField(MISFIT, StringType())]
     texts = [StructField(name, StringType()) for name in (PROBLEM, _FILE)]
-    kind = StructType([*whole, *beside, *texts]).add(_LINE, BinaryType())
+    added = [*beside, *texts, StructField(_LINE, BinaryType())]
+    kind = nullable(StructType([*inner, *folders.columns, *added]))
     others = (*folders.columns.names, *(field.name for field in beside))
     # By the same code as in the workers: Spark's own reader takes other texts for JSON.
     reading = ReadLines(fields, columns, others, _FILE, PROBLEM, _LINE, as_session(location.spark))
-    located = by_spark(lambda frame: folders.placed(_with_file(frame))[0], lines)
+    path = F.col("_metadata.file_path")
+    located = by_spark(lambda frame: folders.placed(frame.withColumn(_FILE, path))[0], lines)
     raw = F.struct(F.col(_FILE).alias("file"), F.col(_LINE).alias("value")).alias(RAW)
     if misfit is None:
-        chosen = [*_named(whole.names), F.col(PROBLEM), raw]
+        chosen = [*_named(names), F.col(PROBLEM), raw]
     else:
         problem = F.coalesce(F.col(PROBLEM), misfit)
-        chosen = [*_where(problem.isNull(), whole.names), problem.alias(PROBLEM), raw]
+        chosen = [*_where(problem.isNull(), names), problem.alias(PROBLEM), raw]
     return by_spark(lambda frame: frame.select(*chosen), InWorkers(located, reading, kind))
-
-
-def _with_file(lines: DataFrame) -> DataFrame:
-    return lines.withColumn(_FILE, F.col("_metadata.file_path"))
 
 
 def as_session(spark: SparkSession) -> Reading:
@@ -266,24 +264,21 @@ def _by_reader(location: _Location, inner: StructType, folders: Folders) -> Phys
     With a column for lines that do not fit, those are rows.
     """
     _require_no_times(inner, location)
-    if _corrupt_name(location) in inner.names:
-        read = location.stream("json", StructType([*inner, *folders.texts]))
-        return by_spark(partial(_checked, inner, folders, None), read)
-    hidden = StructField(_CORRUPT, StringType())
-    hiding = _with_option(location, _CORRUPT_NAME, _CORRUPT)
-    read = hiding.stream("json", StructType([*inner, hidden, *folders.texts]))
-    problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(columns_text(inner))))
+    problem, fields = None, [*inner]
+    if _corrupt_name(location) not in inner.names:
+        location = location.with_option(_CORRUPT_NAME, _CORRUPT)
+        fields.append(StructField(_CORRUPT, StringType()))
+        problem = F.when(_corrupt(inner).isNotNull(), F.lit(not_an_object(columns_text(inner))))
+    read = location.stream("json", StructType([*fields, *folders.texts]))
     return by_spark(partial(_checked, inner, folders, problem), read)
 
 
 def _require_no_times(fields: StructType, location: _Location) -> None:
     """``TopologyError`` for times: Spark's reader takes any number for one, and counts seconds."""
     corrupt = _corrupt_name(location)
-    why = (
-        f"column {corrupt}"
-        if corrupt in fields.names
-        else f"option {sorted(location.format_options)[0]}"
-    )
+    why = f"column {corrupt}"
+    if corrupt not in fields.names:
+        why = f"option {sorted(location.format_options)[0]}"
     for name, kind in parts(fields):
         if isinstance(kind, (TimestampType, TimestampNTZType, DateType, *TIMES_OF_DAY)):
             raise TopologyError(
@@ -309,7 +304,7 @@ def _wider(kind: DataType) -> DataType:
     Spark's reader stops at a wider whole number than it is told to read, and cuts bits off where a
     table has bytes or shorts.  Maps cannot be compared, and stay.
     """
-    if isinstance(kind, ByteType | ShortType | IntegerType):
+    if isinstance(kind, IntegralType):
         return LongType()
     if isinstance(kind, FloatType):
         return DoubleType()
@@ -351,7 +346,7 @@ def _csv(location: _Location, inner: StructType, folders: Folders, *, learned: b
     fields = StructType([field for field in inner if not own or field.name != corrupt])
     read = csv_files.by_name(location.spark, location.pattern, location.options, fields)
     hidden = inner[corrupt] if own else StructField(_CORRUPT, StringType())
-    source = location if own else _with_option(location, _CORRUPT_NAME, _CORRUPT)
+    source = location if own else location.with_option(_CORRUPT_NAME, _CORRUPT)
     schema = StructType([*read, hidden, *folders.texts])
     lines = source.stream("csv", schema, enforceSchema="false")
     # A column without a name must be read, too, and no expression can do so.
@@ -360,9 +355,8 @@ def _csv(location: _Location, inner: StructType, folders: Folders, *, learned: b
     titled = by_spark(lambda frame: frame.toDF(*titles), lines)
     problem = None
     if not own:
-        unfit = F.when(
-            _corrupt(named).isNotNull(), F.lit(f"not a CSV line of {columns_text(inner)}")
-        )
+        words = F.lit(f"not a CSV line of {columns_text(inner)}")
+        unfit = F.when(_corrupt(named).isNotNull(), words)
         wrong = *_far_years(named), *csv_files.unclosed(named, location.options)
         problem = F.coalesce(unfit, *wrong)
     return by_spark(partial(_checked, inner, folders, problem), titled)
@@ -432,29 +426,19 @@ def _as_texts(fields: StructType, names: set[str]) -> StructType:
 
 def _corrupt_name(location: _Location) -> str:
     """Return the name of the column with lines that do not fit, where a schema has it."""
-    options = {name.lower(): value for name, value in location.options.items()}
     setting = location.spark.conf.get("spark.sql.columnNameOfCorruptRecord")
-    return str(options.get(_CORRUPT_NAME.lower()) or setting)
-
-
-def _with_option(location: _Location, name: str, value: Any) -> _Location:
-    """The location with an option, in whatever letters it was given."""
-    known = location.options.items()
-    others = {option: other for option, other in known if option.lower() != name.lower()}
-    return _Location(location.spark, location.pattern, {**others, name: value})
+    return str(location.options.get(_CORRUPT_NAME) or setting)
 
 
 def _located(spark: SparkSession, pattern: str, chosen: Mapping[str, Any]) -> _Location:
     """Return the path that Spark takes for the files: one that is there is no glob."""
-    known = {name.lower() for name in chosen}
-    options = {} if "maxfileage" in known else {"maxFileAge": _ANY_AGE}
-    options |= chosen
-    status = files_at(spark, pattern).status() if _GLOB.search(pattern) else None
+    options = {"maxFileAge": _ANY_AGE, **chosen}
+    status = files_at(spark, pattern).status() if IN_GLOBS.search(pattern) else None
     if status is None:
         return _Location(spark, pattern, options)
-    if status.is_folder and "basepath" not in known:
+    if status.is_folder and "basePath" not in chosen:
         options["basePath"] = pattern  # without it, Spark looks for no columns in folders of a glob
-    return _Location(spark, _GLOB.sub(r"\\\1", pattern), options)
+    return _Location(spark, escaped(pattern), options)
 
 
 def format_of(pattern: str) -> FileFormat | None:

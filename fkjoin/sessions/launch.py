@@ -210,23 +210,20 @@ def _arguments(settings: Mapping[str, str], start: Path) -> list[str]:
             reason = f"{theirs.file}: {error.strerror}; correct the path"
             message = f"PYSPARK_SUBMIT_ARGS: {_FILE} {reason}"
             raise SessionError(message) from error
-    properties, java_options = start / "settings", start / "java-options"
-    lines, changed = _options_of_java(settings, java_options)
-    _write(java_options, "".join(lines))
-    for name, value in changed.items():
+    properties = start / "settings"
+    for name, value in _with_java_options(settings, start / "java-options").items():
         text += f"{_escaped(name)}={_escaped(value)}\n"
     _write(properties, text)
     submit = Path(spark_home()) / "bin" / "spark-submit"
     return [str(submit), _FILE, str(properties), *arguments]
 
 
-def _options_of_java(settings: Mapping[str, str], file: Path) -> tuple[list[str], dict[str, str]]:
-    """Lines of Java's options, and settings that name their file.
+def _with_java_options(settings: Mapping[str, str], file: Path) -> dict[str, str]:
+    """The settings, with Java's options in a file that they name.
 
     Spark would put the options on a command line.
     """
-    lines: list[str] = []
-    changed = dict(settings)
+    lines, changed = "", dict(settings)
     for name in _JAVA:
         try:
             options = shlex.split(settings.get(name, ""))
@@ -238,10 +235,11 @@ def _options_of_java(settings: Mapping[str, str], file: Path) -> tuple[list[str]
         heap = [option for option in options if option.startswith("-Xmx")]
         for option in options:
             if option not in heap:
-                lines.append(json.dumps(option, ensure_ascii=False) + "\n")
+                lines += json.dumps(option, ensure_ascii=False) + "\n"
         if options:
             changed[name] = " ".join([*heap, f"@{file}"])
-    return lines, changed
+    _write(file, lines)
+    return changed
 
 
 def _write(path: Path, text: str) -> None:

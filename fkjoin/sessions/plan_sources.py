@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -16,12 +16,21 @@ PlanSource = tuple[str, Mapping[str, str]]
 """The name that Spark gives a source's format, and its options, whose names are in lower case."""
 
 
-def sources_of(frame: DataFrame) -> list[PlanSource]:
-    """The sources that a streaming frame reads; none in a session without a JVM to ask."""
+def sources_of(frame: DataFrame) -> Iterator[PlanSource]:
+    """Yield the sources that a streaming frame reads; none in a session without a JVM to ask."""
     if is_connect(frame.sparkSession):
-        return []
-    sources = map(source_of, listed(analyzed(frame).collectLeaves()))
-    return [source for source in sources if source is not None]
+        return
+    for node in listed(analyzed(frame).collectLeaves()):
+        kind = node.nodeName()
+        if kind == "StreamingRelation":
+            source = node.dataSource()
+            pairs = listed(source.options().toSeq())
+            options = {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
+            yield str(source.className()), options
+        elif kind == "StreamingRelationV2":
+            extra = node.extraOptions()
+            options = {str(name): str(extra.get(name)) for name in extra.keySet()}
+            yield str(node.sourceName()), options
 
 
 def explodes(frame: DataFrame) -> bool:
@@ -39,17 +48,3 @@ def _explodes(node: Any) -> bool:
     if kind == "Generate" and node.generator().prettyName() != "json_tuple":  # one row of one
         return True
     return any(_explodes(child) for child in listed(node.children()))
-
-
-def source_of(node: Any) -> PlanSource | None:
-    """The source that a node of a plan streams; None of another node."""
-    kind = node.nodeName()
-    if kind == "StreamingRelation":
-        source = node.dataSource()
-        pairs = listed(source.options().toSeq())
-        options = {str(pair._1()).lower(): str(pair._2()) for pair in pairs}
-        return str(source.className()), options
-    if kind == "StreamingRelationV2":
-        extra = node.extraOptions()
-        return str(node.sourceName()), {str(name): str(extra.get(name)) for name in extra.keySet()}
-    return None

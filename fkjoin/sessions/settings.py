@@ -18,7 +18,7 @@ from pyspark.sql.utils import is_remote
 from fkjoin.errors import SessionError, first_line, nearest, needs_extra
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions import connector, words
-from fkjoin.sessions.abilities import CONNECT, local_file_manager
+from fkjoin.sessions.abilities import local_file_manager, require_connect
 from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import launch
 from fkjoin.spark.cause import cause_of
@@ -73,11 +73,11 @@ Functions share workers where their environments are equal
 (docs/adr/0023-workers-share-what-they-import.md).
 """
 
-_LOCAL_MEMORY = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:"
+_LOCAL_MEMORY = (
+    "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:"
     "glibc.malloc.trim_threshold=16777216:glibc.malloc.arena_max=2"
-}
-"""Environment of a local session's JVM: as of workers, in the larger pieces that it copies."""
+)
+"""Tunables of a local session's JVM: as of workers, in the larger pieces that it copies."""
 
 _JAVA = "spark.driver.extraJavaOptions"
 
@@ -180,18 +180,16 @@ def session(
     is_submitted = "MASTER" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not is_submitted and not running_context():
         master = "local[*]"
-    chosen: dict[str, Any] = {"spark.app.name": app_name}
+    chosen: dict[str, Any] = {"spark.app.name": app_name, "spark.ui.showConsoleProgress": "false"}
     if master is not None:
         chosen["spark.master"] = master
     chosen |= {name: value for name, (value, _) in _REQUIRED.items()} | _DEFAULTS | _AT_START
-    chosen["spark.ui.showConsoleProgress"] = "false"
     if kafka:
         exact = connector.with_connector(exact)
     if (master or "").startswith("local"):
         exact.setdefault(_JAVA, "-XX:+UseParallelGC")
         chosen |= _LOCAL
-        for name, value in _LOCAL_MEMORY.items():
-            os.environ.setdefault(name, value)
+        os.environ.setdefault("GLIBC_TUNABLES", _LOCAL_MEMORY)
     texts = _texts(chosen | exact)
     if words.LOG_LEVEL not in texts:
         words.drop_warnings()
@@ -212,7 +210,11 @@ def _classic(texts: Mapping[str, str]) -> SparkSession:
             spark.conf.set(_FILE_MANAGER, manager)
         prepare(spark)
         if words.LOG_LEVEL in texts:
-            words.tell_all(spark, texts[words.LOG_LEVEL])
+            words.output().everything = True
+            # Spark does nothing about the level of its own defaults, INFO, though its log begins at
+            # WARN.
+            for level in ("WARN", texts[words.LOG_LEVEL]):
+                spark.sparkContext.setLogLevel(level)
     except (PySparkException, Py4JJavaError) as error:
         raise SessionError(
             f"settings: Spark refuses one: {cause_of(error)}; change it, or leave it out"
@@ -241,8 +243,7 @@ def _at_server(remote: str | None, master: str | None, settings: Mapping[str, An
         for package in _CONNECT:
             importlib.import_module(package)
     spark = _client(remote)
-    for ability in CONNECT:
-        ability.require(spark)
+    require_connect(spark)
     for name, value in _texts(settings).items():
         try:
             spark.conf.set(name, value)
@@ -346,7 +347,7 @@ def index_dir(spark: SparkSession) -> str:
 
 def validated(spark: SparkSession) -> bool:
     """Tell whether batches check the stores' invariants: ``spark.fkjoin.validate``, or false."""
-    return _truth(spark, VALIDATE, "false")
+    return _is_first(spark, VALIDATE, "false", "true", "false")
 
 
 def time_zone(spark: SparkSession) -> str:
@@ -365,7 +366,7 @@ def switched_off(spark: SparkSession) -> dict[str, str]:
     for name in names:
         if name not in RULES:
             raise SessionError(f"{EXCLUDED}: there is no rule {name!r}; {nearest(name, RULES)}")
-    if not _truth(spark, OPTIMIZE, "true"):
+    if not _is_first(spark, OPTIMIZE, "true", "true", "false"):
         return dict.fromkeys(RULES, f"{OPTIMIZE} is false")
     return dict.fromkeys(names, f"{EXCLUDED} names it")
 
@@ -375,17 +376,15 @@ def _is_low(spark: SparkSession) -> bool:
 
     Raises ``SessionError``.
     """
-    text = spark.conf.get(LATENCY, "default") or "default"
-    if text not in ("low", "default"):
-        raise SessionError(f"{LATENCY} is {text!r}: it must be low or default")
-    return text == "low"
+    return _is_first(spark, LATENCY, "default", "low", "default")
 
 
-def _truth(spark: SparkSession, name: str, default: str) -> bool:
+def _is_first(spark: SparkSession, name: str, default: str, first: str, second: str) -> bool:
+    """Tell whether a setting has the first of its two values; ``SessionError`` for another one."""
     text = (spark.conf.get(name, default) or default).lower()
-    if text not in ("true", "false"):
-        raise SessionError(f"{name} is {text!r}: it must be true or false")
-    return text == "true"
+    if text not in (first, second):
+        raise SessionError(f"{name} is {text!r}: it must be {first} or {second}")
+    return text == first
 
 
 def _positive(spark: SparkSession, name: str, default: str) -> int:

@@ -16,10 +16,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LOG_LEVEL = "spark.log.level"
 
@@ -72,14 +68,6 @@ _PATIENCE_S = 2
 def drop_warnings() -> None:
     """Leave out PySpark's warning about pandas 3, unless the program asks for it."""
     warnings.filterwarnings("ignore", _PANDAS, FutureWarning, append=True)
-
-
-def tell_all(spark: SparkSession, log_level: str) -> None:
-    """Leave out no line from here on, and set the level of Spark's log."""
-    output().everything = True
-    # Spark does nothing about the level of its own defaults, INFO, though its log begins at WARN.
-    for level in ("WARN", log_level):
-        spark.sparkContext.setLogLevel(level)
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin.checkpoint.batch_log import BatchLog, began_ms
+from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.claim import claimed, require_held, start_claimed
@@ -298,7 +298,7 @@ def _writing(
         spark = batch.sparkSession
         # The checkpoint has the query's id from the first batch on.
         query = query or query_id(spark, checkpoint)
-        began = began_ms(spark, checkpoint, number)
+        began = BatchLog(spark, checkpoint).mark(number).began_ms
         if began is None:  # a place could not recognize a batch without a time
             raise FkJoinError(
                 f"checkpoint: {checkpoint} does not say when batch {number} began: {RESTORE}"

@@ -21,8 +21,6 @@ class FileStatus(NamedTuple):
     name: str
     """Its last name."""
     is_folder: bool
-    size: int
-    """Bytes of a file."""
     changed_ms: int
     """Time of the last change, in milliseconds since 1970."""
 
@@ -37,10 +35,8 @@ class Files(ABC):
     root: str
     """The folder in full: ``file:/folder`` or ``scheme://place/folder``."""
 
-    @property
-    def local(self) -> Path | None:
-        """The folder, if it is on this machine."""
-        return None
+    local: Path | None = None
+    """The folder, if it is on this machine."""
 
     @abstractmethod
     def status(self, path: str = "") -> FileStatus | None:
@@ -61,8 +57,9 @@ class Files(ABC):
     @abstractmethod
     def _write(self, path: str, data: bytes) -> None: ...
 
-    @abstractmethod
-    def _create(self, path: str, data: bytes) -> bool: ...
+    def _create(self, path: str, data: bytes) -> bool:
+        self._write(path, data)
+        return True
 
     @abstractmethod
     def _make_folder(self, path: str) -> None: ...
@@ -73,10 +70,6 @@ class Files(ABC):
     @abstractmethod
     def delete(self, path: str = "") -> None:
         """Delete a file or a folder, if it is there."""
-
-    @abstractmethod
-    def touch(self, path: str) -> bool:
-        """Set the time of a file's last change to now; False if the file system cannot."""
 
     def exists(self, path: str = "") -> bool:
         """Tell whether there is a file or folder."""
@@ -110,7 +103,7 @@ class Files(ABC):
         object store may let both.
         """
         with self._changing(path):
-            return self._create(path, data)
+            return not self.exists(path) and self._create(path, data)
 
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it, if they are not there."""
@@ -134,10 +127,6 @@ class Files(ABC):
             ) from error
         return True
 
-    def obstacle(self, folder: str) -> str | None:
-        """Say why a folder cannot be there; None if nothing is known."""
-        return None
-
     def _at(self, path: str) -> str:
         """A path in full."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
@@ -148,8 +137,20 @@ class Files(ABC):
             yield
         except OSError as error:
             folder = path.rpartition("/")[0]
-            why = self.obstacle(folder) or str(error.strerror or error)
-            raise unwritable(self._at(folder).removeprefix("file:"), why) from error
+            why = None if self.local is None else obstacle(self.local / folder)
+            folder_in_full = self._at(folder).removeprefix("file:")
+            raise unwritable(folder_in_full, why or str(error.strerror or error)) from error
+
+
+def obstacle(folder: Path) -> str | None:
+    """Find what on the way to a folder is none, and say why it cannot be made; None if it can."""
+    with contextlib.suppress(PermissionError):  # of a look below a folder that is not this user's
+        for path in reversed([folder, *folder.parents]):
+            if path.is_symlink() and not path.exists():
+                return f"{path} is a link to {path.readlink()}, which does not exist"
+            if path.exists() and not path.is_dir():
+                return f"{path} is a file"
+    return None
 
 
 def unwritable(folder: object, why: str) -> FkJoinError:

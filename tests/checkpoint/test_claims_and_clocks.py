@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +18,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint import claim, claim_files
+from fkjoin.checkpoint.batch_log import BatchLog, Mark
 from fkjoin.checkpoint.claim import claimed, require_held
 from fkjoin.checkpoint.claim_files import CLAIM_FILE, ClaimFiles
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import batches
 from fkjoin.storage.arrow_files import without_spark
-from fkjoin.storage.local_files import LocalFiles
+from fkjoin.storage.files import Files
 
 SPARK = cast(SparkSession, None)
 
@@ -56,11 +58,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture(autouse=True, params=["of this machine", "of an object store"])
 def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files without a JVM; an object store cannot date them."""
-    monkeypatch.setattr(claim_files, "checkpoint_files", lambda _, folder: without_spark(folder))
-    if request.param == "of an object store":
-        monkeypatch.setattr(LocalFiles, "local", None)
-        monkeypatch.setattr(LocalFiles, "touch", lambda *_: False)
+    """Files without a JVM."""
+
+    def reached(_: object, folder: str) -> Files:
+        files = without_spark(folder)
+        if request.param == "of an object store":
+            files.local = None
+        return files
+
+    monkeypatch.setattr(claim_files, "checkpoint_files", reached)
 
 
 class Other:
@@ -277,7 +283,7 @@ def test_a_batch_is_not_done_when_its_process_stood_still_and_has_lost_the_claim
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Writes a batch of a number, and fails unless its number is 0."""
     monkeypatch.setattr(batches, "query_id", lambda *_: "q")
-    monkeypatch.setattr(batches, "began_ms", lambda *_: 1)
+    monkeypatch.setattr(BatchLog, "mark", lambda _, number: Mark(number, 1))
 
     def sink(_: object, __: object, number: int) -> None:
         assert number == 0, "it was written"
@@ -298,7 +304,7 @@ def test_a_batch_is_not_written_without_the_claim(tmp_path: Path, clock: Clock, 
 
 def test_a_batch_without_a_time_is_not(monkeypatch: pytest.MonkeyPatch, write: Any) -> None:
     """No place would know it again."""
-    monkeypatch.setattr(batches, "began_ms", lambda *_: None)
+    monkeypatch.setattr(BatchLog, "mark", lambda _, number: Mark(number, None))
     with pytest.raises(FkJoinError, match="does not say when batch 7 began: restore it from a backup"):
         write(7)
 
@@ -312,6 +318,13 @@ def test_a_claim_that_somebody_has_deleted_or_emptied_is_written_again(tmp_path:
             held.renew()
             assert holder(tmp_path)["process"] == os.getpid()
             assert held.taken is None
+
+
+def test_a_renewal_and_a_look_before_a_batch_write_one_after_the_other(tmp_path: Path) -> None:
+    """Both are due when a process that stood still goes on."""
+    with claimed(SPARK, str(tmp_path)) as held, ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: held.look(), range(200)))
+        assert holder(tmp_path)["process"] == os.getpid()
 
 
 def test_a_process_of_this_machine_is_asked_whether_it_lives(

@@ -283,7 +283,7 @@ def connected(error: str | None, *events: Any) -> Query:
     pytest.importorskip("grpc")
     from pyspark.sql.connect.streaming.query import StreamingQuery
 
-    from fkjoin.checkpoint.connect_query import shown
+    from fkjoin.checkpoint.query import shown
 
     session: Any = ConnectServer(error, *events)
     return shown(StreamingQuery(session, UUID, UUID, "joined"))

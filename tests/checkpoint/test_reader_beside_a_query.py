@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, StateReader, read_state
-from fkjoin.checkpoint.saved import Committed, newest
+from fkjoin.checkpoint.saved import newest
 from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, TIME_ZONE
 from tests.support import golden
 from tests.support.queries import write_lines
@@ -23,12 +23,12 @@ EARLY = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
 def test_of_a_time_the_newest_batch_that_was_there_is_chosen() -> None:
-    batches = [Committed(9, 900), Committed(10, 1000), Committed(11, 1100)]
+    batches = {9: 900, 10: 1000, 11: 1100}
     assert [newest("ck", batches, at, "then") for at in (900, 999, 1000, 1099, 1100, 5000)] == [9, 9, 10, 10, 11, 11]
     with pytest.raises(FkJoinError, match="no batch that .* at or before then: the oldest .*, 9"):
         newest("ck", batches, 899, "then")
     with pytest.raises(FkJoinError, match="as_of: ck has no batch .*: it has none"):
-        newest("ck", [], 899, "then")
+        newest("ck", {}, 899, "then")
 
 
 @pytest.fixture(scope="module")
