@@ -51,7 +51,7 @@ def spark_log(log: Path | None) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if isinstance(error, FkJoinError) or not of_spark(error):
+            if not of_spark(error):
                 raise
             raise FkJoinError(f"{cause_line(error)}\n{the_rest(log)}") from error
 
