@@ -52,7 +52,7 @@ def pages(shown: ShownJob, metrics: Metrics) -> dict[str, WebPage]:
     """Return the pages of a job, by their paths."""
     html = _text("page.html")
     return {
-        "/": WebPage(html.encode, "text/html; charset=utf-8", policy([STYLE]), secret=False),
+        "/": WebPage(html.encode, "text/html; charset=utf-8", policy(STYLE), secret=False),
         **{f"/{name}": WebPage(_text(name).encode, kind, secret=False) for name, kind in _files()},
         "/status.json": WebPage(lambda: _json(status(shown, metrics)), _JSON, live=True),
         "/history.json": WebPage(lambda: _json(history(metrics)), _JSON),
