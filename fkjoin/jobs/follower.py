@@ -13,7 +13,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, progress_since, start_of
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
 from fkjoin.metrics import Metrics
@@ -93,7 +92,8 @@ class Follower:
     ) -> None:
         self._name, self._notes = spec.name, tuple(notes)
         operators = [
-            (name, list(spec.operators[kind, name].reads.values())) for kind, name in in_order(spec)
+            (name, list(spec.operators[kind, name].reads.values()))
+            for kind, name in spec.in_order()
         ]
         self._flow = _flow([*spec.tables, *spec.events], operators, list(spec.sinks))
         self._tables = {name for name, _ in operators}

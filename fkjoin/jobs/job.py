@@ -28,7 +28,6 @@ from fkjoin.files.kept_schemas import keep
 from fkjoin.files.options import require_options
 from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_kinds import JobError, Value, located
-from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import (
     DeadLettersSection,
     EventsSection,
@@ -67,7 +66,7 @@ class Job:
     @starting()
     def __init__(self, spec: JobSection, spark: SparkSession) -> None:
         self.spec, self._spark = spec, spark
-        order = in_order(spec)
+        order = spec.in_order()
         self.begun = Begun.of_job(spark, self._checkpoint)
         self.tables: dict[str, Any] = {}
         for name, table in spec.tables.items():

@@ -45,8 +45,9 @@ class LocatedError(JobError):
 
 
 _ARGUMENT = re.compile(r"(\w+(?:\[\d+\]|\.\w+)*): ")
-"""The name of an argument, or of a call, with which a message of the library begins."""
+"""The name of an argument, with which a message of the library begins."""
 _IN_JOB_FILES = (
+    (re.compile(r"^(?:from_files|from_kafka|from_delta|Registry|Debezium): "), ""),
     (re.compile(r"start the session with fkjoin\.session\(kafka=True\), in a job file "), "write "),
     (
         re.compile(
@@ -80,27 +81,18 @@ def located(where: str, section: Section | None = None) -> Iterator[None]:
         yield
     except LocatedError:
         raise
-    except (TopologyError, JobError) as error:
+    except (TopologyError, JobError, UnreachableError) as error:
         raise LocatedError(_in_job_file(where, section, str(error))) from error
-    except UnreachableError as error:
-        raise LocatedError(f"{where}: {error}") from error
 
 
 def _in_job_file(where: str, section: Section | None, text: str) -> str:
     for python, words in _IN_JOB_FILES:
         text = python.sub(words, text)
     argument = _ARGUMENT.match(text)
-    if argument is None:
+    setting = section.setting(argument[1]) if argument and section else None
+    if argument is None or setting is None:
         return f"{where}: {text}"
-    rest = text[argument.end() :]
-    setting = None if section is None else section.setting(argument[1])
-    if setting is not None:
-        return f"{where}.{setting}: {rest}"
-    return f"{where}: {rest}" if argument[1] in _CALLS else f"{where}: {text}"
-
-
-_CALLS = ("from_files", "from_kafka", "from_delta", "Registry", "Debezium")
-"""Names of calls and classes of the library with which messages begin."""
+    return f"{where}.{setting}: {text[argument.end() :]}"
 
 
 def understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
@@ -206,7 +198,7 @@ class Kind:
         settings: list[str] = []
         for call in self.calls:
             settings += call.settings.values()
-        return (*settings, *self.more)
+        return (*settings, *self.when, *self.more)
 
 
 class Section(BaseModel):
@@ -273,7 +265,8 @@ class Section(BaseModel):
         for setting, name in fields.items():
             others = [other.words for other in self.kinds if setting in other.own]
             default = type(self).model_fields[name].get_default(call_default_factory=True)
-            if others and setting not in kind.own and getattr(self, name) != default:
+            foreign = others and setting not in (*kind.own, *self.places)
+            if foreign and getattr(self, name) != default:
                 meant = next(
                     (f"give {own}" for own in kind.own if own.endswith(f"_{setting}")),
                     "leave it out",

@@ -205,15 +205,8 @@ def _master(spec: JobSection) -> str:
 
 def _tables(spec: JobSection) -> str:
     """Say which tables there are, and which brokers are asked, if there is a topic."""
-    sections = (
-        *spec.tables.values(),
-        *spec.events.values(),
-        *spec.sinks.values(),
-        spec.dead_letters,
-    )
     tables = f"tables {', '.join(spec.tables)}"
-    has_topics = any(section is not None and section.topic is not None for section in sections)
-    if spec.kafka is None or not has_topics:
+    if spec.kafka is None or not spec.topics:
         return tables
     return f"{tables}, and asking the brokers at {spec.kafka.bootstrap_servers}"
 
