@@ -61,9 +61,10 @@ class _Followed:
         is_first = before is QueryPhase.STARTS and self.batch < 0
         return before if is_first or before is QueryPhase.DUE else QueryPhase.WAITS
 
-    def see(self, phase: QueryPhase, start: str, query: StreamingQuery) -> None:
+    def see(self, query: StreamingQuery) -> None:
         """Note what it does, since when, and how far its batch is."""
-        before, now = self.report.activity, time.time()
+        before, now, status = self.report.activity, time.time(), query.status
+        phase, start = self.phase(status), start_of(status)
         if phase is not before.phase:
             self.jobs, self.counted = {}, now
             since = self.alive if phase is QueryPhase.ASKS else now
@@ -156,8 +157,7 @@ class Follower:
                 known.batch, known.jobs = progress.batchId, {}
                 self._say_batch(name, line)
         if query.isActive:
-            status = query.status
-            known.see(known.phase(status), start_of(status), query)
+            known.see(query)
         self._screen.refresh()
 
     def ends(self, name: str, how: QueryPhase, why: str = "") -> None:

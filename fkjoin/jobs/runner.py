@@ -98,6 +98,8 @@ def run_job(
             screen.say(f"{spec.checkpoint} was begun without {', '.join(later)}: so it continues")
         job = Job(spec, spark)
         planned = job.queries()
+        names = [query.name for query in planned]
+        checkpoints = [query.checkpoint for query in planned]
         facts = _facts(job, spark)
         if before is not None:
             _compare(spec, before, facts)
@@ -106,28 +108,26 @@ def run_job(
         screen.begin(f"looking at checkpoint {spec.checkpoint}: {finding}")
         _require_places(spark, spec)
         if check:
-            screen.begin(f"checking {', '.join(query.name for query in planned)}")
-            for query in planned:
-                check_logs(spark, query.checkpoint)
+            screen.begin(f"checking {', '.join(names)}")
+            for checkpoint in checkpoints:
+                check_logs(spark, checkpoint)
             job.check()
             if ui is not None:
                 listening(ui[1], _access(spec, ui[0]), _PAGE).close()
-            for checkpoint in (spec.checkpoint, *(query.checkpoint for query in planned)):
+            for checkpoint in (spec.checkpoint, *checkpoints):
                 require_unclaimed(spark, checkpoint)
             screen.wait("stopping Spark")
             console = screen.console
             console.print(
                 job.describe(), style="dim", markup=False, highlight=False, soft_wrap=True
             )
-            names = [query.name for query in planned]
             says = f"{path}: fine; {several(len(names), 'query', 'queries')}: {', '.join(names)}"
             console.print(says, markup=False, soft_wrap=True)
             return
         job.require_together()
-        for query in planned:
+        for checkpoint in checkpoints:
             # A document that is damaged stops the job before its first query writes.
-            Begun.of(spark, query.checkpoint)
-        names = [query.name for query in planned]
+            Begun.of(spark, checkpoint)
         notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)
         with (
             claimed(spark, spec.checkpoint),
@@ -136,19 +136,13 @@ def run_job(
         ):
             job.begun.job = facts
             job.begun.write(spark, spec.checkpoint)
-            for query in planned:
-                check_logs(spark, query.checkpoint)
+            for checkpoint in checkpoints:
+                check_logs(spark, checkpoint)
             screen.watch(follower.report)
-            checkpoints, every_s = [query.checkpoint for query in planned], interval_s(spec.purge)
+            more: Any = {"say": screen.say, "take": follower.take_internal}
             try:
                 with (
-                    purging(
-                        job.stages,
-                        checkpoints,
-                        every_s,
-                        say=screen.say,
-                        take=follower.take_internal,
-                    ),
+                    purging(job.stages, checkpoints, interval_s(spec.purge), **more),
                     naming_the_end_of_the_jvm(lambda says: follower.turn(Mode.FAILED, says)),
                 ):
                     _run(planned, stop, follower, one_by_one=spec.trigger == AVAILABLE_NOW)
@@ -469,10 +463,8 @@ def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
     Returns those that were not off yet.
     """
     off = switched_off(spark)
-    bound = MOVING
-    if before.buckets > 1:
-        bound = tuple(rule for rule in MOVING if rule != STAGES_SHARE_AN_OPERATOR)
-    later = [rule for rule in bound if rule not in before.rules and rule not in off]
+    free = (STAGES_SHARE_AN_OPERATOR,) if before.buckets > 1 else ()
+    later = [rule for rule in MOVING if rule not in (*before.rules, *off, *free)]
     if later:
         spark.conf.set(EXCLUDED, ",".join([*off, *later]))
     return later
