@@ -78,6 +78,13 @@ class _Followed:
         self.report.activity = before._replace(start=start, tasks=(done, tasks) if tasks else None)
 
 
+class StopAskedError(BaseException):
+    """The end of a start that waits, because the job is to stop.
+
+    Nothing on the way takes it for a failure.
+    """
+
+
 class Follower:
     """Follower of a job's queries: it takes each batch down once."""
 
@@ -140,9 +147,11 @@ class Follower:
         self._metrics._start(name)
         self._screen.refresh()
 
-    def refresh(self) -> None:
-        """Show what is new."""
+    def look_around(self) -> None:
+        """Show what is new while the start of a query waits; end it when the job is to stop."""
         self._screen.refresh()
+        if self._stops():
+            raise StopAskedError
 
     def look(self, name: str, query: StreamingQuery) -> None:
         """Take what is new of a query."""

@@ -7,7 +7,6 @@ look after the topics between stages while the job does not run.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -29,7 +28,7 @@ from fkjoin.checkpoint.progress import QueryPhase, several
 from fkjoin.checkpoint.saved import check_logs
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import naming_the_end_of_the_jvm, stopped_after
-from fkjoin.jobs.follower import Follower
+from fkjoin.jobs.follower import Follower, StopAskedError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
@@ -363,8 +362,8 @@ def _run(planned: list[PlannedQuery], stop: Stop, follower: Follower, *, one_by_
                     break
                 follower.starts(step.name, f"prepares its checkpoint and {step.target}")
                 with (
-                    contextlib.suppress(_StopAskedError),
-                    starting(functools.partial(_look, stop, follower)),
+                    contextlib.suppress(StopAskedError),
+                    starting(follower.look_around),
                 ):
                     running[step] = step.start()
                 if one_by_one:
@@ -383,20 +382,6 @@ def _run(planned: list[PlannedQuery], stop: Stop, follower: Follower, *, one_by_
     except SystemExit:  # told twice
         follower.turn(Mode.CUT)
         raise
-
-
-class _StopAskedError(BaseException):
-    """The end of a start that waits, because the job is to stop.
-
-    Nothing on the way takes it for a failure.
-    """
-
-
-def _look(stop: Stop, follower: Follower) -> None:
-    """Show what is new while the start of a query waits; end it when the job is to stop."""
-    follower.refresh()
-    if stop.asked:
-        raise _StopAskedError
 
 
 def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: Follower) -> None:

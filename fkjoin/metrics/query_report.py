@@ -202,17 +202,14 @@ class QueryReport:
         more = {"recent": list(self.recent), "batches": self.batches, "all_inputs": self.rows}
         return {**self.line(self.now_ms), **more}
 
-    def _passed(self, now_ms: int) -> float:
-        """Return the seconds that the last batch counts for: those since the batch before it ended.
-
-        When no batch has ended for longer than that, the time up to ``now_ms`` counts: a query
-        that waits does not continue at its last rates.
-        """
-        return max(self.ended_ms - self.since_ms, now_ms - self.ended_ms) / 1000
-
     def _a_second(self, numbers: Numbers, now_ms: int) -> dict[str, dict[str, float]]:
-        """Return rates of the last batch, by operator."""
-        passed = self._passed(now_ms)
+        """Return rates of the last batch, by operator.
+
+        It counts for the seconds since the batch before it ended.  When no batch has ended for
+        longer than that, the time up to ``now_ms`` counts: a query that waits does not continue at
+        its last rates.
+        """
+        passed = max(self.ended_ms - self.since_ms, now_ms - self.ended_ms) / 1000
         rates = {}
         for operator, row in numbers.items() if passed > 0 else ():
             if row:

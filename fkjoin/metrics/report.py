@@ -134,8 +134,9 @@ class JobReport:
         for target, number in sorted(self.of_sinks(LEFT_OUT).items()):
             words.append(f"{several(number, 'row', 'rows')} that {target} cannot store")
         for target, number in sorted(self.of_sinks(REPEATED).items()):
-            times = several(number, "time", "times")
-            words.append(f"work on {target} repeated {times}{_last(reasons.get(target))}")
+            words.append(f"work on {target} repeated {several(number, 'time', 'times')}")
+            if (reason := reasons.get(target)) is not None:
+                words[-1] += f", the last time because of: {shortened(reason, _LONGEST_REASON)}"
         return tuple(words)
 
 
@@ -143,9 +144,3 @@ def table_of(operator: str, tables: Collection[str]) -> str:
     """Find the table that an operator makes, without the reader that it runs for."""
     name = re.sub(r"(-answers|-regroup)?(-for-.+)?$", "", operator)
     return name if operator not in tables and name in tables else operator
-
-
-def _last(reason: str | None) -> str:
-    if reason is None:
-        return ""
-    return f", the last time because of: {shortened(reason, _LONGEST_REASON)}"
