@@ -16,8 +16,7 @@ from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.query_report import BUSY_PHASES, IDLE_PHASES, Activity, QueryReport
-from fkjoin.metrics.report import JobReport, Mode
+from fkjoin.metrics.report import BUSY_PHASES, IDLE_PHASES, Activity, JobReport, Mode, QueryReport
 from fkjoin.spark.spark_api import java_context, running_context
 from fkjoin.stages import counters
 

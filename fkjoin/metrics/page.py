@@ -13,8 +13,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from fkjoin.metrics.collector import Metrics
-from fkjoin.metrics.query_report import BUSY_PHASES, Numbers, QueryReport
-from fkjoin.metrics.report import JobReport, Mode, table_of
+from fkjoin.metrics.report import BUSY_PHASES, JobReport, Mode, Numbers, QueryReport, table_of
 from fkjoin.metrics.server import ClientAccess, PageServer, WebPage, policy
 from fkjoin.plan.describe.picture import STYLE, svg
 from fkjoin.plan.describe.steps import Step, StepStage
