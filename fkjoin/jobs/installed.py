@@ -73,8 +73,7 @@ def _require_settings(subject: str, make: Any, settings: Mapping[str, Any]) -> N
         raise JobError(
             f"kind: {subject} is a {type(make).__name__}: let its entry point name a class"
         ) from error
-    own = {name: item for name, item in taken.items() if not name.startswith("_")}
-    named = {name: item for name, item in own.items() if item.kind in _NAMED}
+    named = {name: item for name, item in taken.items() if item.kind in _NAMED and name[0] != "_"}
     takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in taken.values())
     for name in settings:
         if name not in named and not takes_all:

@@ -321,6 +321,8 @@ _CALL = re.compile(
     r"(?:\s*within\s+group\s*\(\s*order\s+by\s+(.+?)(?:\s+(asc|desc))?\s*\))?\s*",
     re.DOTALL | re.IGNORECASE,
 )
+_PIECES = re.compile(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|.)""", re.DOTALL)
+"""Texts and names in quotes, and single signs."""
 _FORMS = {
     "string_agg": "string_agg(COLUMN, ', ')",
     "min_by": "min_by(COLUMN, ORDER)",
@@ -367,18 +369,11 @@ def _wanted(text: str) -> Wanted:
 
 def split_arguments(text: str) -> list[str]:
     """Cut SQL text at its commas, but for those in quotes or brackets."""
-    parts, depth, quote = [""], 0, ""
-    for index, sign in enumerate(text):
-        if quote:
-            quote = "" if sign == quote and text[index - 1] != "\\" else quote
-        elif sign in "'\"`":
-            quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-        if sign == "," and not quote and not depth:
+    parts, depth = [""], 0
+    for piece in _PIECES.findall(text):
+        depth += (piece in "([{") - (piece in ")]}")
+        if piece == "," and not depth:
             parts.append("")
         else:
-            parts[-1] += sign
+            parts[-1] += piece
     return [part.strip() for part in parts if part.strip()]
