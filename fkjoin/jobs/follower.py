@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
@@ -98,10 +98,8 @@ class Follower:
         screen: Screen,
     ) -> None:
         self._name, self._notes = spec.name, tuple(notes)
-        operators = [
-            (name, list(spec.operators[kind, name].reads.values()))
-            for kind, name in spec.in_order()
-        ]
+        sections = spec.operators
+        operators = [(key[1], sections[key].reads.values()) for key in spec.in_order()]
         self._flow = _flow([*spec.tables, *spec.events], operators, list(spec.sinks))
         self._tables = {name for name, _ in operators}
         self._metrics, self._log, self._screen = metrics, log, screen
@@ -205,7 +203,7 @@ class Follower:
 
 
 def _flow(
-    sources: Sequence[str], operators: Sequence[tuple[str, Sequence[str]]], sinks: Sequence[str]
+    sources: Sequence[str], operators: Sequence[tuple[str, Collection[str]]], sinks: Sequence[str]
 ) -> str:
     """Draw a topology in a line; an arrow says that the second operator reads the first."""
     between, before = "", ""

@@ -74,7 +74,7 @@ class Job:
         for kind, name in order:
             section = spec.operators[kind, name]
             with located(f"{kind}.{name}", section):
-                self.tables[name] = section.build(self, name)
+                self.tables[name] = section.build(self._read, name, spec.name)
         for sink in spec.sinks.values():
             self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
@@ -91,9 +91,9 @@ class Job:
             with located(where, target):
                 require_topic(target.topic, servers, source_options({**options, **own}))
 
-    @property
-    def application(self) -> str:
-        return self.spec.name
+    def _read(self, name: str) -> Any:
+        """The table, or the stream of events, of that name."""
+        return self.tables[name] if name in self.tables else self.events(name)
 
     @property
     def _checkpoint(self) -> str:
@@ -151,11 +151,9 @@ class Job:
             begin = functools.partial(self._start, query, trigger)
             planned.append(PlannedQuery(query.name, query.checkpoint, " and ".join(places), begin))
         for name in self._letters:
-            checkpoint = f"{self._checkpoint}/dead-letters-{name}"
+            letters, checkpoint = f"dead-letters-{name}", f"{self._checkpoint}/dead-letters-{name}"
             begin = functools.partial(self._dead_letters, name, trigger, checkpoint)
-            planned.append(
-                PlannedQuery(f"dead-letters-{name}", checkpoint, str(self.letters), begin)
-            )
+            planned.append(PlannedQuery(letters, checkpoint, str(self.letters), begin))
         return planned
 
     @property

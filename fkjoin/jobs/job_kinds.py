@@ -153,13 +153,10 @@ class FaceCall:
     @cached_property
     def settings(self) -> dict[str, str]:
         """The settings by argument."""
-        own = {name: name for name in self.parameters if name not in _OF_PROGRAMS}
+        public = [name for name in self.parameters if not name.startswith("_")]
+        own = {name: name for name in public if name not in _OF_PROGRAMS}
         names: Mapping[str, str | None] = {**own, **self.names}
-        return {
-            argument: setting
-            for argument, setting in names.items()
-            if setting is not None and not argument.startswith("_")
-        }
+        return {argument: setting for argument, setting in names.items() if setting is not None}
 
 
 @cache

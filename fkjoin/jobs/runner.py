@@ -238,11 +238,8 @@ def purge_job(path: Path) -> dict[str, dict[int, int]]:
                 "topics"
             )
         topics = list(internal_connections(stages))
-        readers = [
-            checkpoint
-            for checkpoint in checkpoints.values()
-            if committed_offsets(spark, checkpoint, topics) != {}
-        ]
+        folders = checkpoints.values()
+        readers = [name for name in folders if committed_offsets(spark, name, topics) != {}]
         return purge(stages, readers)
 
 
@@ -274,7 +271,7 @@ def _starting_over(spec: JobSection, topics: Sequence[str]) -> JobSection:
 def job_session(spec: JobSection) -> SparkSession:
     """The session that the job's section ``[spark]`` asks for."""
     settings = spec.spark.settings
-    master = settings.pop("spark.master", None)
+    master = str(settings.pop("spark.master", "")) or None
     if "spark.remote" in settings:
         raise JobError(
             "spark: spark.remote: jobs need a classic session: write a program that calls "
@@ -285,9 +282,7 @@ def job_session(spec: JobSection) -> SparkSession:
             "spark: this process has Spark Connect, and jobs need a classic session: unset "
             "SPARK_REMOTE, or write a program that calls fkjoin.session()"
         )
-    return session(
-        spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka
-    )
+    return session(spec.name, master, settings, kafka=spec.spark.kafka)
 
 
 def _access(spec: JobSection, host: str) -> ClientAccess:
@@ -391,22 +386,18 @@ def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: Fo
             follower.look(step.name, query)
             if not query.isActive:
                 follower.look(step.name, query)  # its last batch, if it ended just then
-                error = failure(query, step.name)
-                follower.ends(
-                    step.name,
-                    QueryPhase.DONE if error is None else QueryPhase.FAILED,
-                    _reason(error).partition(": ")[2],
-                )
-                if error is not None:
+                if (error := failure(query, step.name)) is not None:
+                    follower.ends(step.name, QueryPhase.FAILED, _reason(error).partition(": ")[2])
                     raise error
+                follower.ends(step.name, QueryPhase.DONE)
         if not any(query.isActive for query in running.values()):
             return
         time.sleep(_POLL_S)
 
 
-def _reason(error: Exception | None) -> str:
+def _reason(error: Exception) -> str:
     """The first line of an error, which says what went wrong."""
-    return str(error or "").partition("\n")[0]
+    return str(error).partition("\n")[0]
 
 
 def _works(query: StreamingQuery) -> bool:

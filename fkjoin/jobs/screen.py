@@ -78,11 +78,8 @@ class Screen:
 
 def screen_on(console: Console) -> Screen:
     """The screen that fits the console."""
-    return (
-        Terminal(console)
-        if console.is_terminal and not console.is_dumb_terminal
-        else Screen(console)
-    )
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    return Terminal(console) if is_live else Screen(console)
 
 
 class Terminal(Screen):

@@ -49,11 +49,8 @@ def panel(report: JobReport) -> Iterator[RenderableType]:
     yield Text(report.flow, "dim", no_wrap=True, overflow="ellipsis")
     yield ""
     yield _queries(report)
-    failed = [
-        f"{query.name} failed"
-        for query in report.queries.values()
-        if query.phase is QueryPhase.FAILED
-    ]
+    queries = report.queries.values()
+    failed = [f"{query.name} failed" for query in queries if query.phase is QueryPhase.FAILED]
     if troubles := [*failed, *report.troubles]:
         yield Text.assemble(("\nsince the start: ", "dim"), ("; ".join(troubles), "yellow"))
     elif mode is not Mode.FAILED:
