@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.table import Table as Grid
 
 from fkjoin.checkpoint.progress import progress_since
@@ -162,15 +163,12 @@ def _batch_join(spark: SparkSession, folder: Path) -> DataFrame:
 
 def _show(console: Console, joined: DataFrame, count: Counter[str]) -> None:
     sample = joined.orderBy("order_id").limit(8)
-    grid = Grid(title="The joined table, its first rows")
-    for column in sample.columns:
-        grid.add_column(column)
+    grid = Grid(*sample.columns, title="The joined table, its first rows")
     for row in sample.collect():
         grid.add_row(*(str(value) for value in row))
     console.print(grid)
-    numbers = Grid(title="Counters of this run")
-    numbers.add_column("counter")
-    numbers.add_column("total", justify="right")
+    total = Column("total", justify="right")
+    numbers = Grid("counter", total, title="Counters of this run")
     for name in counters.ALL:
         numbers.add_row(name, f"{count[name]:,}")
     console.print(numbers)

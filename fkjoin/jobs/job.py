@@ -29,7 +29,6 @@ from fkjoin.files.options import require_options
 from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_kinds import JobError, Value, located
 from fkjoin.jobs.job_sections import (
-    DeadLettersSection,
     EventsSection,
     FormatSection,
     JobSection,
@@ -78,18 +77,12 @@ class Job:
         for sink in spec.sinks.values():
             self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
-        for name, sink in spec.sinks.items():
-            self._require_topic(f"sinks.{name}", sink, sink.options)
-        if spec.dead_letters is not None:
-            self._require_topic("dead_letters", spec.dead_letters, {})
-
-    def _require_topic(
-        self, where: str, target: SinkSection | DeadLettersSection, own: Mapping[str, Value]
-    ) -> None:
-        if target.topic is not None:
-            servers, options = self._kafka
-            with located(where, target):
-                require_topic(target.topic, servers, source_options({**options, **own}))
+        for where, target in spec.targets.items():
+            if target.topic is not None:
+                servers, options = self._kafka
+                own = target.options if isinstance(target, SinkSection) else {}
+                with located(where, target):
+                    require_topic(target.topic, servers, source_options({**options, **own}))
 
     def _read(self, name: str) -> Any:
         """The table, or the stream of events, of that name."""

@@ -376,11 +376,18 @@ class JobSection(Section):
         return readers | {f"events.{name}": events for name, events in self.events.items()}
 
     @property
+    def targets(self) -> dict[str, SinkSection | DeadLettersSection]:
+        """The sections that are written to, by their names in the file."""
+        targets: dict[str, Any] = {f"sinks.{name}": sink for name, sink in self.sinks.items()}
+        if self.dead_letters is not None:
+            targets["dead_letters"] = self.dead_letters
+        return targets
+
+    @property
     def topics(self) -> list[str]:
         """The names of the sections that read or write a topic."""
-        ends: dict[str, Any] = {f"sinks.{name}": sink for name, sink in self.sinks.items()}
-        ends = {**self.readers, **ends, "dead_letters": self.dead_letters}
-        return [where for where, end in ends.items() if end is not None and end.topic is not None]
+        ends: dict[str, Any] = {**self.readers, **self.targets}
+        return [where for where, end in ends.items() if end.topic is not None]
 
     @property
     def operators(self) -> dict[tuple[str, str], job_operators.OperatorSection]:
