@@ -212,8 +212,7 @@ class Kit(ABC):
             if not isinstance(names, str) and not callable(names):
                 raise FkJoinError(
                     f"{self._names}: {names!r} is not a text; here a key is one text: name a "
-                    "column, "
-                    "or give a function"
+                    "column, or give a function"
                 )
         self._specs = self._stages()
         self._stores = {spec.stage: MemoryStore() for spec in self._specs}
