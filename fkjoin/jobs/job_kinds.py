@@ -264,10 +264,8 @@ class Section(BaseModel):
             default = type(self).model_fields[name].get_default(call_default_factory=True)
             foreign = others and setting not in (*kind.own, *self.places)
             if foreign and getattr(self, name) != default:
-                meant = next(
-                    (f"give {own}" for own in kind.own if own.endswith(f"_{setting}")),
-                    "leave it out",
-                )
+                near = [own for own in kind.own if own.endswith(f"_{setting}")]
+                meant = f"give {near[0]}" if near else "leave it out"
                 here = f"{self.this_is} {kind.words}; {meant}"
                 raise ValueError(
                     f"{setting}: it is a setting of {_alternatives(others)}, and {here}"
@@ -290,18 +288,13 @@ class Section(BaseModel):
                 item["description"] = " ".join(item["description"].split())
         own_of_all = set[str]().union(*(kind.own for kind in cls.kinds))
         for kind in reversed(cls.kinds if len(cls.kinds) > 1 else ()):
-            values = {
-                name: {"const": value} for name, value in kind.when.items() if value is not ANY
-            }
+            when = kind.when.items()
+            values = {name: {"const": value} for name, value in when if value is not ANY}
             signs = [name for name in kind.when if properties[name].get("default") is None]
             others = own_of_all - {*kind.own, *cls.places}
             left_out = {name: {"const": properties[name]["default"]} for name in sorted(others)}
             own = {"properties": left_out, "required": list(kind.needs)}
-            rest = {
-                "if": {"properties": values, "required": signs},
-                "then": own,
-                **({"else": rest} if rest else {}),
-            }
+            rest = {"if": {"properties": values, "required": signs}, "then": own, "else": rest}
         about |= rest
         if cls.places:
             about["oneOf"] = [{"required": [name]} for name in cls.places]
