@@ -19,8 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fkjoin.checkpoint.progress import QueryPhase
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.page import ShownJob, served
-from fkjoin.metrics.query_report import Activity
-from fkjoin.metrics.report import Mode
+from fkjoin.metrics.report import Activity, Mode
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts

@@ -15,13 +15,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.table import Table as Grid
 
 from fkjoin.checkpoint.progress import progress_since
 from fkjoin.join import fk_join
+from fkjoin.metrics import Metrics
 from fkjoin.sessions.settings import INDEX_DIR, SHORT_LIVED, session
 from fkjoin.stages import counters
-from fkjoin.stages.counters import metrics_name
 from fkjoin.table import Table
 
 PARTS, FIRST_RUN = 8, 6
@@ -126,30 +127,17 @@ def _parts(folder: Path) -> int:
 
 def _follow(query: StreamingQuery, expected: int, console: Console) -> tuple[int, Counter[str]]:
     """Wait for the query with a progress bar; its batches and counters."""
-    seen: dict[int, Counter[str]] = {}
+    metrics, ended = Metrics(), False
+    report = metrics._query(query.id)
     columns = (TextColumn("micro-batches"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("batches", total=expected)
-        while query.isActive:
-            query.awaitTermination(1)
-            seen |= _metrics(query, max(seen, default=-1))
-            progress.update(bar, completed=len(seen))
-        seen |= _metrics(query, max(seen, default=-1))
-        progress.update(bar, completed=len(seen))
-    if (error := query.exception()) is not None:
-        raise error
-    return len(seen), sum(seen.values(), Counter[str]())
-
-
-def _metrics(query: StreamingQuery, since: int) -> dict[int, Counter[str]]:
-    """The counters of the batches after ``since``."""
-    counts: dict[int, Counter[str]] = {}
-    for progress in progress_since(query, since):
-        metrics = progress.observedMetrics.get(metrics_name(_NAME))
-        if metrics is not None:
-            totals = {name: value or 0 for name, value in metrics.asDict().items()}
-            counts[progress.batchId] = Counter(totals)
-    return counts
+        while not ended:
+            ended = bool(query.awaitTermination(1))  # which throws the error of a query that fails
+            for batch in progress_since(query, report.batch.get("batch", -1)):
+                metrics.take(batch)
+            progress.update(bar, completed=report.batches)
+    return report.batches, Counter(report.totals.get(_NAME, {}))
 
 
 def _table(changes: DataFrame) -> DataFrame:
@@ -175,15 +163,12 @@ def _batch_join(spark: SparkSession, folder: Path) -> DataFrame:
 
 def _show(console: Console, joined: DataFrame, count: Counter[str]) -> None:
     sample = joined.orderBy("order_id").limit(8)
-    grid = Grid(title="The joined table, its first rows")
-    for column in sample.columns:
-        grid.add_column(column)
+    grid = Grid(*sample.columns, title="The joined table, its first rows")
     for row in sample.collect():
         grid.add_row(*(str(value) for value in row))
     console.print(grid)
-    numbers = Grid(title="Counters of this run")
-    numbers.add_column("counter")
-    numbers.add_column("total", justify="right")
+    total = Column("total", justify="right")
+    numbers = Grid("counter", total, title="Counters of this run")
     for name in counters.ALL:
         numbers.add_row(name, f"{count[name]:,}")
     console.print(numbers)

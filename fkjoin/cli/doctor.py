@@ -45,14 +45,10 @@ def examine(master: str, bootstrap_servers: str, settings: Mapping[str, str]) ->
 
     Later ones are left out when they need earlier ones.
     """
-    findings = [_java(), _pyspark(), _pandas()]
+    findings = [Finding("Java", *found_java(), ADVICE), _pyspark(), _pandas()]
     if all(finding.fine for finding in findings):
         findings += _session(master, bootstrap_servers, settings)
     return findings
-
-
-def _java() -> Finding:
-    return Finding("Java", *found_java(), ADVICE)
 
 
 def _pyspark() -> Finding:

@@ -6,6 +6,7 @@ import enum
 import json
 import shlex
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from fkjoin.cli.quiet import (
     spark_log,
     the_rest,
 )
+from fkjoin.cli.state import JobFile
 from fkjoin.cli.state import app as state_app
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.ending import end_when_told
@@ -41,11 +43,13 @@ _MORE = "More (fkjoin restore job.toml)"
 """Groups of commands in the help, each with an example."""
 app.add_typer(state_app, name="state", rich_help_panel=_LOOK)
 
-
-_JobFile = Annotated[
-    Path,
-    typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False),
-]
+_FILES_JOB = {
+    "orders/1.csv": "init-orders.csv",
+    "customers/1.csv": "init-customers.csv",
+    "job.toml": "init-files.toml",
+}
+"""The first files of a job from files: paths in the user's folder, and names in ``fkjoin.data``."""
+_KAFKA_JOB = {"job.toml": "init-kafka.toml"}
 
 
 class Drawing(str, enum.Enum):
@@ -95,10 +99,19 @@ def init(
         Path, typer.Option("--dir", help="Folder for the files. It is created if needed.")
     ] = Path(),
 ) -> None:
-    from fkjoin.cli.init import FILES_JOB, KAFKA_JOB, write_job
-
-    for path in write_job(folder, KAFKA_JOB if kafka else FILES_JOB):
-        print(f"wrote {path}")
+    templates = _KAFKA_JOB if kafka else _FILES_JOB
+    # Nothing is written if a file, or its folder, exists: a job reads all files of a folder.
+    for path in templates:
+        first = folder / Path(path).parts[0]
+        if first.exists():
+            raise FkJoinError(
+                f"{first} already exists, so nothing was written; give another folder with --dir"
+            )
+    for path, template in templates.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(files("fkjoin.data").joinpath(template).read_text())
+        print(f"wrote {target}")
     change_folder = "" if folder == Path() else f"cd {shlex.quote(str(folder))}; "
     if kafka:
         print("Set the broker and the topics in job.toml, and create the topic joined.")
@@ -113,7 +126,7 @@ def init(
     help="Run a job.  Ctrl-C or SIGTERM finishes the running batches, then stops.",
 )
 def run(
-    job: _JobFile,
+    job: JobFile,
     check: Annotated[
         bool,
         typer.Option(
@@ -194,7 +207,7 @@ def _address(text: str) -> tuple[str, int]:
 
 @app.command(rich_help_panel=_LOOK)
 def describe(
-    job: _JobFile,
+    job: JobFile,
     format: Annotated[
         Drawing, typer.Option(help="mermaid: a flowchart; svg: a picture.")
     ] = Drawing.text,
@@ -218,15 +231,7 @@ def describe(
     help="Make a stopped job's targets equal to its checkpoint, after either was restored from a "
     "backup.",
 )
-def restore(
-    job: Annotated[
-        Path,
-        typer.Argument(
-            help="The job file (TOML) of a job that is stopped.", exists=True, dir_okay=False
-        ),
-    ],
-    log: SparkLogOption = None,
-) -> None:
+def restore(job: JobFile, log: SparkLogOption = None) -> None:
     from fkjoin.jobs.screen import screen_on
 
     console = Console()

@@ -51,7 +51,7 @@ def spark_log(log: Path | None) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if isinstance(error, FkJoinError) or not of_spark(error):
+            if not of_spark(error):
                 raise
             raise FkJoinError(f"{cause_line(error)}\n{the_rest(log)}") from error
 
@@ -79,7 +79,7 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
 
     The last lines are shown when the command fails.
     """
-    file = None
+    file: logging.Handler = logging.NullHandler()
     try:
         if log is not None:
             file = _File(log, maxBytes=LOG_BYTES, backupCount=OLDER_LOGS, encoding="utf-8")
@@ -92,9 +92,8 @@ def quiet_spark(log: Path | None = None) -> Iterator[None]:
 
     def take(line: bytes) -> None:
         last.append(line)
-        if file is not None:
-            text = line.decode(errors="replace").rstrip("\n")
-            file.handle(logging.makeLogRecord({"msg": text}))
+        text = line.decode(errors="replace").rstrip("\n")
+        file.handle(logging.makeLogRecord({"msg": text}))
 
     output, error_file = words.output(), os.dup(2)
     shown: Iterable[bytes] = ()

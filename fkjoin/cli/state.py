@@ -38,7 +38,10 @@ Checkpoint = Annotated[
         "query."
     ),
 ]
-JobFile = Annotated[Path, typer.Argument(help="A job file (TOML).", exists=True, dir_okay=False)]
+JobFile = Annotated[
+    Path,
+    typer.Argument(help="A job file (TOML): tables, joins, sinks.", exists=True, dir_okay=False),
+]
 _Batch = Annotated[
     int | None,
     typer.Option(help="Read the state after this batch; by default the last committed one."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
@@ -13,12 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin.checkpoint.progress import QueryPhase, doing_of, is_batch, progress_since, start_of
 from fkjoin.jobs.job_kinds import JobError
-from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.screen import Screen
 from fkjoin.metrics import Metrics
-from fkjoin.metrics.query_report import BUSY_PHASES, IDLE_PHASES, Activity, QueryReport
-from fkjoin.metrics.report import JobReport, Mode
+from fkjoin.metrics.report import BUSY_PHASES, IDLE_PHASES, Activity, JobReport, Mode, QueryReport
 from fkjoin.spark.spark_api import java_context, running_context
 from fkjoin.stages import counters
 
@@ -62,9 +60,10 @@ class _Followed:
         is_first = before is QueryPhase.STARTS and self.batch < 0
         return before if is_first or before is QueryPhase.DUE else QueryPhase.WAITS
 
-    def see(self, phase: QueryPhase, start: str, query: StreamingQuery) -> None:
+    def see(self, query: StreamingQuery) -> None:
         """Note what it does, since when, and how far its batch is."""
-        before, now = self.report.activity, time.time()
+        before, now, status = self.report.activity, time.time(), query.status
+        phase, start = self.phase(status), start_of(status)
         if phase is not before.phase:
             self.jobs, self.counted = {}, now
             since = self.alive if phase is QueryPhase.ASKS else now
@@ -76,6 +75,13 @@ class _Followed:
         done = sum(done for done, _ in self.jobs.values())
         tasks = sum(tasks for _, tasks in self.jobs.values())
         self.report.activity = before._replace(start=start, tasks=(done, tasks) if tasks else None)
+
+
+class StopAskedError(BaseException):
+    """The end of a start that waits, because the job is to stop.
+
+    Nothing on the way takes it for a failure.
+    """
 
 
 class Follower:
@@ -92,9 +98,8 @@ class Follower:
         screen: Screen,
     ) -> None:
         self._name, self._notes = spec.name, tuple(notes)
-        operators = [
-            (name, list(spec.operators[kind, name].reads.values())) for kind, name in in_order(spec)
-        ]
+        sections = spec.operators
+        operators = [(key[1], sections[key].reads.values()) for key in spec.in_order()]
         self._flow = _flow([*spec.tables, *spec.events], operators, list(spec.sinks))
         self._tables = {name for name, _ in operators}
         self._metrics, self._log, self._screen = metrics, log, screen
@@ -139,9 +144,11 @@ class Follower:
         self._metrics._start(name)
         self._screen.refresh()
 
-    def refresh(self) -> None:
-        """Show what is new."""
+    def look_around(self) -> None:
+        """Show what is new while the start of a query waits; end it when the job is to stop."""
         self._screen.refresh()
+        if self._stops():
+            raise StopAskedError
 
     def look(self, name: str, query: StreamingQuery) -> None:
         """Take what is new of a query."""
@@ -156,8 +163,7 @@ class Follower:
                 known.batch, known.jobs = progress.batchId, {}
                 self._say_batch(name, line)
         if query.isActive:
-            status = query.status
-            known.see(known.phase(status), start_of(status), query)
+            known.see(query)
         self._screen.refresh()
 
     def ends(self, name: str, how: QueryPhase, why: str = "") -> None:
@@ -197,7 +203,7 @@ class Follower:
 
 
 def _flow(
-    sources: Sequence[str], operators: Sequence[tuple[str, Sequence[str]]], sinks: Sequence[str]
+    sources: Sequence[str], operators: Sequence[tuple[str, Collection[str]]], sinks: Sequence[str]
 ) -> str:
     """Draw a topology in a line; an arrow says that the second operator reads the first."""
     between, before = "", ""

@@ -20,7 +20,7 @@ def sink_of(kind: str, settings: Mapping[str, Any]) -> Sink:
 
     ``JobError`` if no package has it, or it does not take the settings.
     """
-    sink = _made("sink", kind, settings, "")
+    sink = _made("sink", kind, settings)
     if not (hasattr(sink, "begin") and hasattr(sink, "place")):
         raise JobError(
             f"kind: the sink {kind!r} is of type {type(sink).__name__}: let it inherit from "
@@ -29,25 +29,23 @@ def sink_of(kind: str, settings: Mapping[str, Any]) -> Sink:
     return sink
 
 
-def format_of(kind: str, settings: Mapping[str, Any], where: str) -> Format:
-    """Make the format of that name, for ``where`` of a table or sink; ``JobError`` as above."""
-    form = _made("format", kind, settings, f"{where}.")
+def format_of(kind: str, settings: Mapping[str, Any]) -> Format:
+    """Make the format of that name; ``JobError`` as above."""
+    form = _made("format", kind, settings)
     if not hasattr(form, "decode"):
         raise JobError(
-            f"{where}.kind: the format {kind!r} is of type {type(form).__name__}: give it decode, "
+            f"kind: the format {kind!r} is of type {type(form).__name__}: give it decode, "
             "as fkjoin.kafka.Format"
         )
     return form
 
 
-def _made(
-    role: Literal["sink", "format"], kind: str, settings: Mapping[str, Any], where: str
-) -> Any:
+def _made(role: Literal["sink", "format"], kind: str, settings: Mapping[str, Any]) -> Any:
     points = {point.name: point for point in entry_points(group=f"fkjoin.{role}s")}
     if kind not in points:
         names = ", ".join(sorted(points)) or "none"
         raise JobError(
-            f"{where}kind: no installed package provides the {role} {kind!r}; there are {names}. "
+            f"kind: no installed package provides the {role} {kind!r}; there are {names}. "
             "Name one of these, or install the package that provides it (entry points "
             f"fkjoin.{role}s)"
         )
@@ -55,34 +53,33 @@ def _made(
         make = points[kind].load()
     except Exception as error:
         why = f"{points[kind].value} cannot be imported: {thrown_at(error)}"
-        raise JobError(f"{where}kind: the {role} {kind!r}: {why}") from error
-    _require_settings(f"the {role} {kind!r}", make, settings, where)
+        raise JobError(f"kind: the {role} {kind!r}: {why}") from error
+    _require_settings(f"the {role} {kind!r}", make, settings)
     try:
         return make(**settings)
     except FkJoinError as error:
-        raise JobError(f"{where}settings: {error}") from error
+        raise JobError(f"settings: {error}") from error
     except Exception as error:
         raise JobError(
-            f"{where}settings: the {role} {kind!r} cannot be made: {thrown_at(error)}"
+            f"settings: the {role} {kind!r} cannot be made: {thrown_at(error)}"
         ) from error
 
 
-def _require_settings(subject: str, make: Any, settings: Mapping[str, Any], where: str) -> None:
+def _require_settings(subject: str, make: Any, settings: Mapping[str, Any]) -> None:
     """Raise ``JobError`` unless a constructor takes the settings."""
     try:
         taken = signature(make).parameters
     except (TypeError, ValueError) as error:
         raise JobError(
-            f"{where}kind: {subject} is a {type(make).__name__}: let its entry point name a class"
+            f"kind: {subject} is a {type(make).__name__}: let its entry point name a class"
         ) from error
-    own = {name: item for name, item in taken.items() if not name.startswith("_")}
-    named = {name: item for name, item in own.items() if item.kind in _NAMED}
+    named = {name: item for name, item in taken.items() if item.kind in _NAMED and name[0] != "_"}
     takes_all = any(item.kind is Parameter.VAR_KEYWORD for item in taken.values())
     for name in settings:
         if name not in named and not takes_all:
             raise JobError(
-                f"{where}settings.{name}: {subject} has no such setting; {nearest(name, named)}"
+                f"settings.{name}: {subject} has no such setting; {nearest(name, named)}"
             )
     for name, item in named.items():
         if item.default is Parameter.empty and name not in settings:
-            raise JobError(f"{where}settings.{name}: {subject} needs it; give it a value")
+            raise JobError(f"settings.{name}: {subject} needs it; give it a value")

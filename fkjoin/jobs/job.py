@@ -27,9 +27,7 @@ from fkjoin.files.kept_schemas import keep
 from fkjoin.files.options import require_options
 from fkjoin.files.source import format_of, open_files
 from fkjoin.jobs.job_kinds import JobError, Value, located
-from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import (
-    DeadLettersSection,
     EventsSection,
     FormatSection,
     JobSection,
@@ -66,7 +64,7 @@ class Job:
     @starting()
     def __init__(self, spec: JobSection, spark: SparkSession) -> None:
         self.spec, self._spark = spec, spark
-        order = in_order(spec)
+        order = spec.in_order()
         self.begun = Begun.of_job(spark, self._checkpoint)
         self.tables: dict[str, Any] = {}
         for name, table in spec.tables.items():
@@ -74,26 +72,20 @@ class Job:
         for kind, name in order:
             section = spec.operators[kind, name]
             with located(f"{kind}.{name}", section):
-                self.tables[name] = section.build(self, name)
+                self.tables[name] = section.build(self._read, name, spec.name)
         for sink in spec.sinks.values():
             self.tables[sink.table]._when(spec.trigger)
         self._sinks = {name: self._sink(name, sink) for name, sink in spec.sinks.items()}
-        for name, sink in spec.sinks.items():
-            self._require_topic(f"sinks.{name}", sink, sink.options)
-        if spec.dead_letters is not None:
-            self._require_topic("dead_letters", spec.dead_letters, {})
+        for where, target in spec.targets.items():
+            if target.topic is not None:
+                servers, options = self._kafka
+                own = target.options if isinstance(target, SinkSection) else {}
+                with located(where, target):
+                    require_topic(target.topic, servers, source_options({**options, **own}))
 
-    def _require_topic(
-        self, where: str, target: SinkSection | DeadLettersSection, own: Mapping[str, Value]
-    ) -> None:
-        if target.topic is not None:
-            servers, options = self._kafka
-            with located(where, target):
-                require_topic(target.topic, servers, source_options({**options, **own}))
-
-    @property
-    def application(self) -> str:
-        return self.spec.name
+    def _read(self, name: str) -> Any:
+        """The table, or the stream of events, of that name."""
+        return self.tables[name] if name in self.tables else self.events(name)
 
     @property
     def _checkpoint(self) -> str:
@@ -151,11 +143,9 @@ class Job:
             begin = functools.partial(self._start, query, trigger)
             planned.append(PlannedQuery(query.name, query.checkpoint, " and ".join(places), begin))
         for name in self._letters:
-            checkpoint = f"{self._checkpoint}/dead-letters-{name}"
+            letters, checkpoint = f"dead-letters-{name}", f"{self._checkpoint}/dead-letters-{name}"
             begin = functools.partial(self._dead_letters, name, trigger, checkpoint)
-            planned.append(
-                PlannedQuery(f"dead-letters-{name}", checkpoint, str(self.letters), begin)
-            )
+            planned.append(PlannedQuery(letters, checkpoint, str(self.letters), begin))
         return planned
 
     @property

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from fkjoin.errors import nearest
 from fkjoin.jobs.job_kinds import JobError, Section
-from fkjoin.jobs.job_order import in_order
 from fkjoin.jobs.job_sections import JobSection, job_section
 
 if sys.version_info >= (3, 11):
@@ -40,14 +39,13 @@ def read_job(path: Path) -> JobSection:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise JobError(f"{path}: cannot be read as TOML: {error}") from error
+    data = _filled(data, str(path))
     try:
-        spec = job_section().model_validate(_filled(data, str(path)))
-        in_order(spec)
+        spec = job_section().model_validate(data)
+        spec.in_order()
         return spec
     except JobError as error:
-        raise JobError(
-            str(error) if str(error).startswith(f"{path}: ") else f"{path}: {error}"
-        ) from None
+        raise JobError(f"{path}: {error}") from None
     except ValidationError as error:
         # What is wrong within a section says more than the other readings of the same place.
         # Each section takes one line.
@@ -106,19 +104,15 @@ def _contents(path: Path, where: str) -> str:
 
 
 _NEEDED = {
-    "string_type": "a text in quotes is needed",
-    "bool_type": "true or false is needed",
-    "int_type": "a whole number is needed",
-    "int_parsing": "a whole number is needed",
-    "int_from_float": "a whole number is needed",
-    "float_type": "a number is needed",
-    "float_parsing": "a number is needed",
-    "list_type": "a list in brackets is needed",
-    "dict_type": "settings in braces, or a section of their own, are needed",
-    "model_type": "settings in braces, or a section of their own, are needed",
-    "model_attributes_type": "settings in braces, or a section of their own, are needed",
+    "string": "a text in quotes is needed",
+    "bool": "true or false is needed",
+    "int": "a whole number is needed",
+    "float": "a number is needed",
+    "list": "a list in brackets is needed",
+    "dict": "settings in braces, or a section of their own, are needed",
+    "model": "settings in braces, or a section of their own, are needed",
 }
-"""Values that are needed, by the types of pydantic's errors."""
+"""Values that are needed, by the first words of the types of pydantic's errors."""
 
 
 def _explained(error: Any) -> str:
@@ -132,7 +126,8 @@ def _explained(error: Any) -> str:
         return f"{where}: must be given"
     if error["type"] == "too_short":
         return f"{where}: {error['ctx']['min_length']} or more are needed"
-    message = _NEEDED.get(error["type"], error["msg"].removeprefix("Value error, "))
+    kind, _, _ = error["type"].partition("_")
+    message = _NEEDED.get(kind, error["msg"].removeprefix("Value error, "))
     return f"{where}: {message.replace('Input should be', 'it must be')}".removeprefix(": ")
 
 

@@ -45,8 +45,9 @@ class LocatedError(JobError):
 
 
 _ARGUMENT = re.compile(r"(\w+(?:\[\d+\]|\.\w+)*): ")
-"""The name of an argument, or of a call, with which a message of the library begins."""
+"""The name of an argument, with which a message of the library begins."""
 _IN_JOB_FILES = (
+    (re.compile(r"^(?:from_files|from_kafka|from_delta|Registry|Debezium): "), ""),
     (re.compile(r"start the session with fkjoin\.session\(kafka=True\), in a job file "), "write "),
     (
         re.compile(
@@ -80,27 +81,18 @@ def located(where: str, section: Section | None = None) -> Iterator[None]:
         yield
     except LocatedError:
         raise
-    except (TopologyError, JobError) as error:
+    except (TopologyError, JobError, UnreachableError) as error:
         raise LocatedError(_in_job_file(where, section, str(error))) from error
-    except UnreachableError as error:
-        raise LocatedError(f"{where}: {error}") from error
 
 
 def _in_job_file(where: str, section: Section | None, text: str) -> str:
     for python, words in _IN_JOB_FILES:
         text = python.sub(words, text)
     argument = _ARGUMENT.match(text)
-    if argument is None:
+    setting = section.setting(argument[1]) if argument and section else None
+    if argument is None or setting is None:
         return f"{where}: {text}"
-    rest = text[argument.end() :]
-    setting = None if section is None else section.setting(argument[1])
-    if setting is not None:
-        return f"{where}.{setting}: {rest}"
-    return f"{where}: {rest}" if argument[1] in _CALLS else f"{where}: {text}"
-
-
-_CALLS = ("from_files", "from_kafka", "from_delta", "Registry", "Debezium")
-"""Names of calls and classes of the library with which messages begin."""
+    return f"{where}.{setting}: {text[argument.end() :]}"
 
 
 def understood(setting: str, understand: Callable[[str], object]) -> AfterValidator:
@@ -161,13 +153,10 @@ class FaceCall:
     @cached_property
     def settings(self) -> dict[str, str]:
         """The settings by argument."""
-        own = {name: name for name in self.parameters if name not in _OF_PROGRAMS}
+        public = [name for name in self.parameters if not name.startswith("_")]
+        own = {name: name for name in public if name not in _OF_PROGRAMS}
         names: Mapping[str, str | None] = {**own, **self.names}
-        return {
-            argument: setting
-            for argument, setting in names.items()
-            if setting is not None and not argument.startswith("_")
-        }
+        return {argument: setting for argument, setting in names.items() if setting is not None}
 
 
 @cache
@@ -206,7 +195,7 @@ class Kind:
         settings: list[str] = []
         for call in self.calls:
             settings += call.settings.values()
-        return (*settings, *self.more)
+        return (*settings, *self.when, *self.more)
 
 
 class Section(BaseModel):
@@ -273,11 +262,10 @@ class Section(BaseModel):
         for setting, name in fields.items():
             others = [other.words for other in self.kinds if setting in other.own]
             default = type(self).model_fields[name].get_default(call_default_factory=True)
-            if others and setting not in kind.own and getattr(self, name) != default:
-                meant = next(
-                    (f"give {own}" for own in kind.own if own.endswith(f"_{setting}")),
-                    "leave it out",
-                )
+            foreign = others and setting not in (*kind.own, *self.places)
+            if foreign and getattr(self, name) != default:
+                near = [own for own in kind.own if own.endswith(f"_{setting}")]
+                meant = f"give {near[0]}" if near else "leave it out"
                 here = f"{self.this_is} {kind.words}; {meant}"
                 raise ValueError(
                     f"{setting}: it is a setting of {_alternatives(others)}, and {here}"
@@ -300,18 +288,13 @@ class Section(BaseModel):
                 item["description"] = " ".join(item["description"].split())
         own_of_all = set[str]().union(*(kind.own for kind in cls.kinds))
         for kind in reversed(cls.kinds if len(cls.kinds) > 1 else ()):
-            values = {
-                name: {"const": value} for name, value in kind.when.items() if value is not ANY
-            }
+            when = kind.when.items()
+            values = {name: {"const": value} for name, value in when if value is not ANY}
             signs = [name for name in kind.when if properties[name].get("default") is None]
             others = own_of_all - {*kind.own, *cls.places}
             left_out = {name: {"const": properties[name]["default"]} for name in sorted(others)}
             own = {"properties": left_out, "required": list(kind.needs)}
-            rest = {
-                "if": {"properties": values, "required": signs},
-                "then": own,
-                **({"else": rest} if rest else {}),
-            }
+            rest = {"if": {"properties": values, "required": signs}, "then": own, "else": rest}
         about |= rest
         if cls.places:
             about["oneOf"] = [{"required": [name]} for name in cls.places]

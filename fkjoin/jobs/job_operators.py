@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, get_args
+from typing import Any, ClassVar, get_args
 
 from pydantic import Field, create_model, model_validator
 
@@ -16,6 +16,7 @@ from fkjoin.analysis.planned import Settings, called
 from fkjoin.analysis.wanted import Wanted
 from fkjoin.analysis.windows import window as window_of
 from fkjoin.errors import FkJoinError
+from fkjoin.events import Enriched
 from fkjoin.folds import fold
 from fkjoin.grouped import Grouped
 from fkjoin.jobs.job_kinds import ANY, FaceCall, JobError, Kind, Section, Texts, of_calls
@@ -23,19 +24,6 @@ from fkjoin.join import cogroup
 from fkjoin.lowering.operators import Operator
 from fkjoin.spark.schemas import listed
 from fkjoin.table import Table
-
-
-class JobTables(Protocol):
-    """The tables of a job, as far as they are made."""
-
-    tables: dict[str, Any]
-
-    @property
-    def application(self) -> str:
-        """The prefix of the names of internal topics."""
-
-    def events(self, name: str) -> Any:
-        """The stream of a section of events."""
 
 
 class OperatorSection(Section):
@@ -58,19 +46,23 @@ class OperatorSection(Section):
                 reads |= {f"{setting}.{number}": name for number, name in enumerate(names)}
         return reads
 
-    def build(self, job: JobTables, name: str) -> Any:
-        """The table, with that ``name``."""
-        table = self.make(job, name, *(job.tables.get(table) for table in self.reads.values()))
+    def build(self, read: Callable[[str], Any], name: str, application: str) -> Any:
+        """The table, with that ``name``.
+
+        ``read``: gives a table, or events, by name.  ``application``: the prefix of the names of
+        internal topics.
+        """
+        table = self.make(application, name, *map(read, self.reads.values()))
         return table.materialize(name) if getattr(self, "materialize", False) else table
 
-    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
-        """The table, made of those that it reads; None for events that the job file itself has."""
-        return self.called(self.of_kind.calls[0].function, job, name, *tables)
+    def make(self, application: str, name: str, *tables: Any) -> Any:
+        """The table, made of those that it reads."""
+        return self.called(self.of_kind.calls[0].function, application, name, *tables)
 
     def called(
         self,
         function: Callable[..., Any],
-        job: JobTables,
+        application: str,
         name: str | None,
         *tables: Any,
         **more: Any,
@@ -82,7 +74,7 @@ class OperatorSection(Section):
             if setting in self.inputs:
                 del options[argument]
         if "application" in call.parameters:
-            options["application"] = job.application
+            options["application"] = application
         return function(*tables, name=name, **options, **more)
 
 
@@ -197,14 +189,14 @@ class AggregateSection(OperatorSection):
         of_columns = argument == "agg" or argument in get_args(fold.AggregateKind)
         return "columns" if of_columns else super().setting(argument)
 
-    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
+    def make(self, application: str, name: str, *tables: Any) -> Any:
         window, keys = self.window, listed(self.group_by)
         of_windows: dict[str, Any] = {}
         if window is not None:
             keys = [window_of(**window.arguments(window_of)), *keys]
             of_windows = window.arguments(Table.group_by)
         columns = {title: wanted_of(title, text) for title, text in self.columns.items()}
-        grouped = self.called(Table.group_by, job, name, *tables, keys, **of_windows)
+        grouped = self.called(Table.group_by, application, name, *tables, keys, **of_windows)
         return grouped.agg(**self.arguments(Grouped.agg), **columns)
 
 
@@ -262,13 +254,13 @@ class ViewSection(OperatorSection):
             raise ValueError("give filter, columns, or both (the filter comes first)")
         return self
 
-    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
+    def make(self, application: str, name: str, *tables: Any) -> Any:
         (table,) = tables
         if self.filter is not None:
             label = name if self.columns is None else None
-            table = self.called(Table.filter, job, label, table)
+            table = self.called(Table.filter, application, label, table)
         if self.columns is not None:
-            table = self.called(Table.map_values, job, name, table)
+            table = self.called(Table.map_values, application, name, table)
         return table
 
 
@@ -290,9 +282,9 @@ class FlatMapSection(OperatorSection):
     rows: str | None = None
     """An expression that gives an array; each of its items is a row."""
 
-    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
+    def make(self, application: str, name: str, *tables: Any) -> Any:
         function = Table.rekey if self.rows is None else Table.flat_map
-        return self.called(function, job, name, *tables)
+        return self.called(function, application, name, *tables)
 
 
 @of_calls
@@ -308,12 +300,9 @@ class EnrichmentSection(OperatorSection):
     events: str
     """The events: a section of `events`, or of `enrichments`."""
 
-    def make(self, job: JobTables, name: str, *tables: Any) -> Any:
-        table, enriched = tables
-        if enriched is not None:
-            return self.called(Table.enrich, job, name, table, enriched)
-        more = {"events_name": self.events}
-        return self.called(Table.enrich, job, name, table, job.events(self.events), **more)
+    def make(self, application: str, name: str, *tables: Any) -> Any:
+        more = {} if isinstance(tables[1], Enriched) else {"events_name": self.events}
+        return self.called(Table.enrich, application, name, *tables, **more)
 
 
 _CALL = re.compile(
@@ -321,6 +310,8 @@ _CALL = re.compile(
     r"(?:\s*within\s+group\s*\(\s*order\s+by\s+(.+?)(?:\s+(asc|desc))?\s*\))?\s*",
     re.DOTALL | re.IGNORECASE,
 )
+_PIECES = re.compile(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|.)""", re.DOTALL)
+"""Texts and names in quotes, and single signs."""
 _FORMS = {
     "string_agg": "string_agg(COLUMN, ', ')",
     "min_by": "min_by(COLUMN, ORDER)",
@@ -367,18 +358,11 @@ def _wanted(text: str) -> Wanted:
 
 def split_arguments(text: str) -> list[str]:
     """Cut SQL text at its commas, but for those in quotes or brackets."""
-    parts, depth, quote = [""], 0, ""
-    for index, sign in enumerate(text):
-        if quote:
-            quote = "" if sign == quote and text[index - 1] != "\\" else quote
-        elif sign in "'\"`":
-            quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-        if sign == "," and not quote and not depth:
+    parts, depth = [""], 0
+    for piece in _PIECES.findall(text):
+        depth += (piece in "([{") - (piece in ")]}")
+        if piece == "," and not depth:
             parts.append("")
         else:
-            parts[-1] += sign
+            parts[-1] += piece
     return [part.strip() for part in parts if part.strip()]

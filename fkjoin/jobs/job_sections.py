@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 
-from fkjoin.errors import FkJoinError, masked
+from fkjoin.errors import FkJoinError, masked, nearest
 from fkjoin.files.source import FileFormat
 from fkjoin.jobs import installed, job_operators
 from fkjoin.jobs.job_kinds import (
     ANY,
     FaceCall,
+    JobError,
     Kind,
     Section,
     Texts,
@@ -90,7 +93,7 @@ class FormatSection(Section):
     def build(self, name: str) -> Format:
         """The format; ``name``: the name of its column, where it has one only."""
         if self.kind is not None:
-            return installed.format_of(self.kind, self.settings, name)
+            return installed.format_of(self.kind, self.settings)
         if self.format in ("string", "bytes"):
             return (String if self.format == "string" else Bytes)(self.name or name)
         if self.format == "debezium":
@@ -136,14 +139,12 @@ class TableSection(Section):
             'files of format "fkjoin"',
             {"path": ANY, "format": "fkjoin"},
             (FaceCall(Table.from_fkjoin, {"schema": None}),),
-            ("format",),
         ),
         Kind(
             "a Delta table",
             {"path": ANY, "format": "delta"},
             (FaceCall(Table.from_delta),),
-            ("format",),
-            {
+            needs={
                 "key": (
                     "key must be given: the columns of which no two rows of the Delta table have "
                     "the same values"
@@ -230,24 +231,14 @@ class SinkSection(Section):
                 )
             },
         ),
-        Kind(
-            "Parquet files",
-            {"path": ANY, "format": "parquet"},
-            (FaceCall(Table.to_parquet),),
-            ("format",),
-        ),
+        Kind("Parquet files", {"path": ANY, "format": "parquet"}, (FaceCall(Table.to_parquet),)),
         Kind(
             "an Iceberg table",
             {"iceberg": ANY},
             (FaceCall(Table.to_iceberg, {"table": "iceberg"}),),
         ),
-        Kind(
-            "a Delta table",
-            {"path": ANY, "format": "delta"},
-            (FaceCall(Table.to_delta),),
-            ("format",),
-        ),
-        Kind("files of Spark's own sink", {"path": ANY}, more=("path", "format", "options")),
+        Kind("a Delta table", {"path": ANY, "format": "delta"}, (FaceCall(Table.to_delta),)),
+        Kind("files of Spark's own sink", {"path": ANY}, more=("format", "options")),
         Kind("a sink of another package", {"kind": ANY}, more=("settings",)),
     )
     this_is = "this sink writes to"
@@ -379,6 +370,26 @@ class JobSection(Section):
     """Access to the page of `--ui`."""
 
     @property
+    def readers(self) -> dict[str, TableSection | EventsSection]:
+        """The sections that read, by their names in the file."""
+        readers: dict[str, Any] = {f"tables.{name}": table for name, table in self.tables.items()}
+        return readers | {f"events.{name}": events for name, events in self.events.items()}
+
+    @property
+    def targets(self) -> dict[str, SinkSection | DeadLettersSection]:
+        """The sections that are written to, by their names in the file."""
+        targets: dict[str, Any] = {f"sinks.{name}": sink for name, sink in self.sinks.items()}
+        if self.dead_letters is not None:
+            targets["dead_letters"] = self.dead_letters
+        return targets
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of the sections that read or write a topic."""
+        ends: dict[str, Any] = {**self.readers, **self.targets}
+        return [where for where, end in ends.items() if end.topic is not None]
+
+    @property
     def operators(self) -> dict[tuple[str, str], job_operators.OperatorSection]:
         """All that is made of tables, by section and name."""
         operators: dict[tuple[str, str], job_operators.OperatorSection] = {}
@@ -387,6 +398,80 @@ class JobSection(Section):
                 if isinstance(section, job_operators.OperatorSection):
                     operators[kind, name] = section
         return operators
+
+    def in_order(self) -> list[tuple[str, str]]:
+        """List what is made of other tables, each after those that it reads, by section and name.
+
+        Raises ``JobError`` for a name that is unknown, or there twice, and for tables that read
+        each other in a circle.  So it does for a topic without brokers, and for a sink in a folder
+        that is taken.
+        """
+        operators = self.operators
+        known = [*self.tables, *(name for _, name in operators)]
+        names = [*known, *self.events]
+        streams = [name for (_, name), section in operators.items() if section.stream is not None]
+        tables, events = [name for name in known if name not in streams], [*self.events, *streams]
+        for kind, name in [*(("events", name) for name in self.events), *operators]:
+            if names.count(name) > 1:
+                raise JobError(f"{kind}.{name}: a table has this name already; choose another")
+        for (kind, name), section in operators.items():
+            for setting, table in section.reads.items():
+                where = f"{kind}.{name}.{setting}"
+                if setting != section.stream:
+                    _require_known(where, table, tables)
+                elif table not in events:
+                    near = nearest(table, events)
+                    raise JobError(f"{where}: there are no events {table!r}; {near}")
+        for name, sink in self.sinks.items():
+            _require_known(f"sinks.{name}.table", sink.table, known)
+        if self.topics and self.kafka is None:
+            raise JobError(
+                f"{self.topics[0]}: topics need a section [kafka] with bootstrap_servers = "
+                '"host:port"'
+            )
+        self._require_own_folders()
+        kinds = {name: kind for kind, name in operators}
+        reads = {name: section.reads.values() for (_, name), section in operators.items()}
+        try:
+            order = list(TopologicalSorter(reads).static_order())
+        except CycleError as error:
+            circle = sorted({f"{kinds[name]}.{name}" for name in error.args[1]})
+            raise JobError(
+                f"tables and operators read each other in a circle: {', '.join(circle)}"
+            ) from error
+        return [(kinds[name], name) for name in order if name in kinds]
+
+    def _require_own_folders(self) -> None:
+        """Refuse a folder of files that is also another sink's, or a table's.
+
+        Its readers could not tell whose rows they are.
+        """
+        taken = {}
+        for where, section in self.readers.items():
+            if section.path and section.format != "fkjoin":
+                taken[_folder(section.path)] = where
+        if (letters := self.dead_letters) is not None and letters.path is not None:
+            own = [str(letters.folder(sink.table)) for sink in self.sinks.values()]
+            taken |= {_folder(folder): "dead_letters" for folder in (letters.path, *own)}
+        for name, sink in self.sinks.items():
+            if sink.path:
+                where, folder = f"sinks.{name}", _folder(sink.path)
+                # Sinks may share a Delta table.
+                of_folder = taken.get if sink.format == "delta" else taken.setdefault
+                if (other := of_folder(folder, where)) != where:
+                    raise JobError(
+                        f"{where}.path: this is the folder of {other}, too; give each a folder of "
+                        "its own"
+                    )
+
+
+def _require_known(where: str, table: str, known: Sequence[str]) -> None:
+    if table not in known:
+        raise JobError(f"{where}: there is no table or join {table!r}; {nearest(table, known)}")
+
+
+def _folder(path: str) -> str:
+    return path.removeprefix("file://").removeprefix("file:").rstrip("/")
 
 
 def job_section() -> type[JobSection]:

@@ -56,10 +56,8 @@ class SinkQuery:
     @property
     def remembering(self) -> dict[str, Sink]:
         """These sinks, by what is added to the query's id where they remember its batches."""
-        return {self._suffix(sink): sink for sink in self.own_sinks}
-
-    def _suffix(self, sink: Sink) -> str:
-        return f" {sink.place}" if self.shared else ""
+        suffix = " {}" if self.shared else ""
+        return {suffix.format(sink.place): sink for sink in self.own_sinks}
 
 
 def arguments_at(where: str, section: Section, function: Callable[..., Any]) -> dict[str, Any]:

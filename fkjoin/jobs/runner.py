@@ -7,7 +7,6 @@ look after the topics between stages while the job does not run.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -29,7 +28,7 @@ from fkjoin.checkpoint.progress import QueryPhase, several
 from fkjoin.checkpoint.saved import check_logs
 from fkjoin.errors import nearest
 from fkjoin.jobs.ending import naming_the_end_of_the_jvm, stopped_after
-from fkjoin.jobs.follower import Follower
+from fkjoin.jobs.follower import Follower, StopAskedError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
 from fkjoin.jobs.job_kinds import JobError
@@ -98,6 +97,8 @@ def run_job(
             screen.say(f"{spec.checkpoint} was begun without {', '.join(later)}: so it continues")
         job = Job(spec, spark)
         planned = job.queries()
+        names = [query.name for query in planned]
+        checkpoints = [query.checkpoint for query in planned]
         facts = _facts(job, spark)
         if before is not None:
             _compare(spec, before, facts)
@@ -106,28 +107,26 @@ def run_job(
         screen.begin(f"looking at checkpoint {spec.checkpoint}: {finding}")
         _require_places(spark, spec)
         if check:
-            screen.begin(f"checking {', '.join(query.name for query in planned)}")
-            for query in planned:
-                check_logs(spark, query.checkpoint)
+            screen.begin(f"checking {', '.join(names)}")
+            for checkpoint in checkpoints:
+                check_logs(spark, checkpoint)
             job.check()
             if ui is not None:
                 listening(ui[1], _access(spec, ui[0]), _PAGE).close()
-            for checkpoint in (spec.checkpoint, *(query.checkpoint for query in planned)):
+            for checkpoint in (spec.checkpoint, *checkpoints):
                 require_unclaimed(spark, checkpoint)
             screen.wait("stopping Spark")
             console = screen.console
             console.print(
                 job.describe(), style="dim", markup=False, highlight=False, soft_wrap=True
             )
-            names = [query.name for query in planned]
             says = f"{path}: fine; {several(len(names), 'query', 'queries')}: {', '.join(names)}"
             console.print(says, markup=False, soft_wrap=True)
             return
         job.require_together()
-        for query in planned:
+        for checkpoint in checkpoints:
             # A document that is damaged stops the job before its first query writes.
-            Begun.of(spark, query.checkpoint)
-        names = [query.name for query in planned]
+            Begun.of(spark, checkpoint)
         notes = () if spark_log is None else (f"Spark's log is in {spark_log}",)
         with (
             claimed(spark, spec.checkpoint),
@@ -136,19 +135,13 @@ def run_job(
         ):
             job.begun.job = facts
             job.begun.write(spark, spec.checkpoint)
-            for query in planned:
-                check_logs(spark, query.checkpoint)
+            for checkpoint in checkpoints:
+                check_logs(spark, checkpoint)
             screen.watch(follower.report)
-            checkpoints, every_s = [query.checkpoint for query in planned], interval_s(spec.purge)
+            more: Any = {"say": screen.say, "take": follower.take_internal}
             try:
                 with (
-                    purging(
-                        job.stages,
-                        checkpoints,
-                        every_s,
-                        say=screen.say,
-                        take=follower.take_internal,
-                    ),
+                    purging(job.stages, checkpoints, interval_s(spec.purge), **more),
                     naming_the_end_of_the_jvm(lambda says: follower.turn(Mode.FAILED, says)),
                 ):
                     _run(planned, stop, follower, one_by_one=spec.trigger == AVAILABLE_NOW)
@@ -205,15 +198,8 @@ def _master(spec: JobSection) -> str:
 
 def _tables(spec: JobSection) -> str:
     """Say which tables there are, and which brokers are asked, if there is a topic."""
-    sections = (
-        *spec.tables.values(),
-        *spec.events.values(),
-        *spec.sinks.values(),
-        spec.dead_letters,
-    )
     tables = f"tables {', '.join(spec.tables)}"
-    has_topics = any(section is not None and section.topic is not None for section in sections)
-    if spec.kafka is None or not has_topics:
+    if spec.kafka is None or not spec.topics:
         return tables
     return f"{tables}, and asking the brokers at {spec.kafka.bootstrap_servers}"
 
@@ -252,11 +238,8 @@ def purge_job(path: Path) -> dict[str, dict[int, int]]:
                 "topics"
             )
         topics = list(internal_connections(stages))
-        readers = [
-            checkpoint
-            for checkpoint in checkpoints.values()
-            if committed_offsets(spark, checkpoint, topics) != {}
-        ]
+        folders = checkpoints.values()
+        readers = [name for name in folders if committed_offsets(spark, name, topics) != {}]
         return purge(stages, readers)
 
 
@@ -288,7 +271,7 @@ def _starting_over(spec: JobSection, topics: Sequence[str]) -> JobSection:
 def job_session(spec: JobSection) -> SparkSession:
     """The session that the job's section ``[spark]`` asks for."""
     settings = spec.spark.settings
-    master = settings.pop("spark.master", None)
+    master = str(settings.pop("spark.master", "")) or None
     if "spark.remote" in settings:
         raise JobError(
             "spark: spark.remote: jobs need a classic session: write a program that calls "
@@ -299,9 +282,7 @@ def job_session(spec: JobSection) -> SparkSession:
             "spark: this process has Spark Connect, and jobs need a classic session: unset "
             "SPARK_REMOTE, or write a program that calls fkjoin.session()"
         )
-    return session(
-        spec.name, None if master is None else str(master), settings, kafka=spec.spark.kafka
-    )
+    return session(spec.name, master, settings, kafka=spec.spark.kafka)
 
 
 def _access(spec: JobSection, host: str) -> ClientAccess:
@@ -376,8 +357,8 @@ def _run(planned: list[PlannedQuery], stop: Stop, follower: Follower, *, one_by_
                     break
                 follower.starts(step.name, f"prepares its checkpoint and {step.target}")
                 with (
-                    contextlib.suppress(_StopAskedError),
-                    starting(functools.partial(_look, stop, follower)),
+                    contextlib.suppress(StopAskedError),
+                    starting(follower.look_around),
                 ):
                     running[step] = step.start()
                 if one_by_one:
@@ -398,20 +379,6 @@ def _run(planned: list[PlannedQuery], stop: Stop, follower: Follower, *, one_by_
         raise
 
 
-class _StopAskedError(BaseException):
-    """The end of a start that waits, because the job is to stop.
-
-    Nothing on the way takes it for a failure.
-    """
-
-
-def _look(stop: Stop, follower: Follower) -> None:
-    """Show what is new while the start of a query waits; end it when the job is to stop."""
-    follower.refresh()
-    if stop.asked:
-        raise _StopAskedError
-
-
 def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: Follower) -> None:
     """Until all queries are done, one fails, or a stop is asked for."""
     while not stop.asked:
@@ -419,22 +386,18 @@ def _watch(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: Fo
             follower.look(step.name, query)
             if not query.isActive:
                 follower.look(step.name, query)  # its last batch, if it ended just then
-                error = failure(query, step.name)
-                follower.ends(
-                    step.name,
-                    QueryPhase.DONE if error is None else QueryPhase.FAILED,
-                    _reason(error).partition(": ")[2],
-                )
-                if error is not None:
+                if (error := failure(query, step.name)) is not None:
+                    follower.ends(step.name, QueryPhase.FAILED, _reason(error).partition(": ")[2])
                     raise error
+                follower.ends(step.name, QueryPhase.DONE)
         if not any(query.isActive for query in running.values()):
             return
         time.sleep(_POLL_S)
 
 
-def _reason(error: Exception | None) -> str:
+def _reason(error: Exception) -> str:
     """The first line of an error, which says what went wrong."""
-    return str(error or "").partition("\n")[0]
+    return str(error).partition("\n")[0]
 
 
 def _works(query: StreamingQuery) -> bool:
@@ -476,10 +439,8 @@ def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
     Returns those that were not off yet.
     """
     off = switched_off(spark)
-    bound = MOVING
-    if before.buckets > 1:
-        bound = tuple(rule for rule in MOVING if rule != STAGES_SHARE_AN_OPERATOR)
-    later = [rule for rule in bound if rule not in before.rules and rule not in off]
+    free = (STAGES_SHARE_AN_OPERATOR,) if before.buckets > 1 else ()
+    later = [rule for rule in MOVING if rule not in (*before.rules, *off, *free)]
     if later:
         spark.conf.set(EXCLUDED, ",".join([*off, *later]))
     return later

@@ -78,11 +78,8 @@ class Screen:
 
 def screen_on(console: Console) -> Screen:
     """The screen that fits the console."""
-    return (
-        Terminal(console)
-        if console.is_terminal and not console.is_dumb_terminal
-        else Screen(console)
-    )
+    is_live = console.is_terminal and not console.is_dumb_terminal
+    return Terminal(console) if is_live else Screen(console)
 
 
 class Terminal(Screen):
@@ -115,10 +112,12 @@ class Terminal(Screen):
         self._live.stop()
 
     def wait(self, stage: str) -> None:
-        self._next(stage, leaves_line=False)
+        self.begin(stage, leaves_line=False)
 
-    def begin(self, stage: str) -> None:
-        self._next(stage, leaves_line=True)
+    def begin(self, stage: str, *, leaves_line: bool = True) -> None:
+        self._done()
+        self._stage, self._leaves_line, self._since = stage, leaves_line, time.monotonic()
+        self._live.refresh()
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -129,11 +128,6 @@ class Terminal(Screen):
     def watch(self, look: Look) -> None:
         self._done()
         self._look = look
-        self._live.refresh()
-
-    def _next(self, stage: str, *, leaves_line: bool) -> None:
-        self._done()
-        self._stage, self._leaves_line, self._since = stage, leaves_line, time.monotonic()
         self._live.refresh()
 
     def _done(self, mark: str = "✓", word: str = "") -> None:

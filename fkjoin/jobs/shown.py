@@ -13,8 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fkjoin.checkpoint.progress import QueryPhase, as_of, behind, moment, several, span
-from fkjoin.metrics.query_report import BUSY_PHASES, IDLE_PHASES, QueryReport
-from fkjoin.metrics.report import JobReport, Mode
+from fkjoin.metrics.report import BUSY_PHASES, IDLE_PHASES, JobReport, Mode, QueryReport
 
 EVERY_S, IDLE_EVERY_S = 60.0, 600.0
 """The time between two lines about a query that works, and about one that waits."""
@@ -50,11 +49,8 @@ def panel(report: JobReport) -> Iterator[RenderableType]:
     yield Text(report.flow, "dim", no_wrap=True, overflow="ellipsis")
     yield ""
     yield _queries(report)
-    failed = [
-        f"{query.name} failed"
-        for query in report.queries.values()
-        if query.phase is QueryPhase.FAILED
-    ]
+    queries = report.queries.values()
+    failed = [f"{query.name} failed" for query in queries if query.phase is QueryPhase.FAILED]
     if troubles := [*failed, *report.troubles]:
         yield Text.assemble(("\nsince the start: ", "dim"), ("; ".join(troubles), "yellow"))
     elif mode is not Mode.FAILED:

@@ -13,8 +13,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from fkjoin.metrics.collector import Metrics
-from fkjoin.metrics.query_report import BUSY_PHASES, Numbers, QueryReport
-from fkjoin.metrics.report import JobReport, Mode, table_of
+from fkjoin.metrics.report import BUSY_PHASES, JobReport, Mode, Numbers, QueryReport, table_of
 from fkjoin.metrics.server import ClientAccess, PageServer, WebPage, policy
 from fkjoin.plan.describe.picture import STYLE, svg
 from fkjoin.plan.describe.steps import Step, StepStage
@@ -52,7 +51,7 @@ def pages(shown: ShownJob, metrics: Metrics) -> dict[str, WebPage]:
     """Return the pages of a job, by their paths."""
     html = _text("page.html")
     return {
-        "/": WebPage(html.encode, "text/html; charset=utf-8", policy([STYLE]), secret=False),
+        "/": WebPage(html.encode, "text/html; charset=utf-8", policy(STYLE), secret=False),
         **{f"/{name}": WebPage(_text(name).encode, kind, secret=False) for name, kind in _files()},
         "/status.json": WebPage(lambda: _json(status(shown, metrics)), _JSON, live=True),
         "/history.json": WebPage(lambda: _json(history(metrics)), _JSON),

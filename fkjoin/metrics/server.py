@@ -19,7 +19,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -111,25 +111,23 @@ class WebPage:
     """True for what an open page asks for again and again."""
 
 
-def policy(styles: Iterable[str]) -> str:
+def policy(style: str) -> str:
     """A Content-Security-Policy for a page with scripts, styles and pictures of its own server.
 
-    It has these inline styles besides.
+    It has this inline style besides.
     """
     own = "connect-src 'self'; img-src 'self'; script-src 'self'"
-    return f"{_NOTHING}; {own}; style-src 'self' {_hashes(styles)}"
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return f"{_NOTHING}; {own}; style-src 'self' 'sha256-{digest}'"
 
 
-def _hashes(texts: Iterable[str]) -> str:
-    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
-    return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+_Answer = tuple[HTTPStatus, bytes, Mapping[str, str]]
+"""Status, body and headers."""
 
 
-@dataclass(frozen=True)
-class _Refused:
-    status: HTTPStatus
-    says: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+def _refused(status: HTTPStatus, says: str, **headers: str) -> _Answer:
+    about = {"Content-Type": "text/plain; charset=utf-8", _POLICY: _NOTHING, **headers}
+    return status, f"{says}\n".encode(), about
 
 
 def listening(port: int, access: ClientAccess, argument: str) -> socket.socket:
@@ -233,11 +231,10 @@ class PageServer:
             if not isinstance(event, h11.Request):
                 return
             head = event.method == b"HEAD"
-            answer = self._answer(event, writer.get_extra_info("sockname")[0])
+            status, body, about = self._answer(event, writer.get_extra_info("sockname")[0])
         except h11.RemoteProtocolError as error:
-            status = HTTPStatus(error.error_status_hint)
-            answer = _Refused(status, "This is not a request that can be read.")
-        status, body, about = self._content(answer)
+            says = "This is not a request that can be read."
+            status, body, about = _refused(HTTPStatus(error.error_status_hint), says)
         headers = list({**_ALWAYS, "Content-Length": str(len(body)), **about}.items())
         reason = status.phrase.encode()
         response = h11.Response(status_code=status, headers=headers, reason=reason)
@@ -250,40 +247,34 @@ class PageServer:
         while await reader.read(MOST_HEAD_BYTES):
             pass
 
-    def _content(self, answer: WebPage | _Refused) -> tuple[HTTPStatus, bytes, Mapping[str, str]]:
-        """Return status, body and headers."""
-        if isinstance(answer, WebPage):
-            try:
-                body = answer.make()
-            except Exception:
-                _LOG.exception("a page cannot be made")
-                says = "The page cannot be made; the job's log says why."
-                answer = _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, says)
-            else:
-                self._asked = time.monotonic() if answer.live else self._asked
-                return HTTPStatus.OK, body, {"Content-Type": answer.kind, _POLICY: answer.policy}
-        about = {"Content-Type": "text/plain; charset=utf-8", _POLICY: _NOTHING, **answer.headers}
-        return answer.status, f"{answer.says}\n".encode(), about
-
-    def _answer(self, request: h11.Request, here: str) -> WebPage | _Refused:
+    def _answer(self, request: h11.Request, here: str) -> _Answer:
         headers = dict(request.headers)
         host = _bare(headers.get(b"host", b"").decode("latin-1"))
         if not host:
-            return _Refused(HTTPStatus.BAD_REQUEST, "The header Host has no name of a host.")
+            return _refused(HTTPStatus.BAD_REQUEST, "The header Host has no name of a host.")
         if host not in self._names and host != _bare(here):
             says = (
                 f"{host!r} is not a name of this page. Ask for localhost, or allow the name: "
                 f'names = ["{host}"] in section [ui] of the job file, or names=["{host}"] of watch.'
             )
-            return _Refused(HTTPStatus.MISDIRECTED_REQUEST, says)
+            return _refused(HTTPStatus.MISDIRECTED_REQUEST, says)
         page = self._pages.get(request.target.partition(b"?")[0].decode("latin-1"))
         if (page is None or page.secret) and not self._knows(headers.get(b"authorization", b"")):
             says = "The header Authorization must be: Bearer TOKEN."
-            return _Refused(HTTPStatus.UNAUTHORIZED, says, {"WWW-Authenticate": "Bearer"})
+            return _refused(HTTPStatus.UNAUTHORIZED, says, **{"WWW-Authenticate": "Bearer"})
         if request.method not in (b"GET", b"HEAD"):
-            says, allowed = "Pages can only be read.", {"Allow": "GET, HEAD"}
-            return _Refused(HTTPStatus.METHOD_NOT_ALLOWED, says, allowed)
-        return page or _Refused(HTTPStatus.NOT_FOUND, f"There are {', '.join(self._pages)}.")
+            says = "Pages can only be read."
+            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, says, Allow="GET, HEAD")
+        if page is None:
+            return _refused(HTTPStatus.NOT_FOUND, f"There are {', '.join(self._pages)}.")
+        try:
+            body = page.make()
+        except Exception:
+            _LOG.exception("a page cannot be made")
+            says = "The page cannot be made; the job's log says why."
+            return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, says)
+        self._asked = time.monotonic() if page.live else self._asked
+        return HTTPStatus.OK, body, {"Content-Type": page.kind, _POLICY: page.policy}
 
     def _knows(self, authorization: bytes) -> bool:
         if self._access.token is None:

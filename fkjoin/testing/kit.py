@@ -29,9 +29,6 @@ RowExtractor = str | Callable[[str, Row], Any]
 
 _T = TypeVar("_T")
 
-_SIDES = {"change": "left"}
-"""Sides of changes, by the function that makes them, where they are not called alike."""
-
 STATE = StateSpec("test", 1, retention_ms=24 * 60 * 60 * 1000, index_dir="", identity="")
 """Facts of the stages' state."""
 
@@ -196,8 +193,8 @@ class Kit(ABC):
     results: list[Result] = field(default_factory=list, kw_only=True)
     count: Counters = field(default_factory=Counters, kw_only=True)
 
-    _takes: ClassVar[tuple[str, ...]] = ("change",)
-    """The functions that make what is fed."""
+    _takes: ClassVar[dict[str, str]] = {"left": "change"}
+    """The sides of what is fed, with the function that makes it."""
     _kind: ClassVar[pa.Schema] = JOINED
     """The kind of messages that changes of rows become."""
     _enters: ClassVar[dict[str, str]] = {}
@@ -215,8 +212,7 @@ class Kit(ABC):
             if not isinstance(names, str) and not callable(names):
                 raise FkJoinError(
                     f"{self._names}: {names!r} is not a text; here a key is one text: name a "
-                    "column, "
-                    "or give a function"
+                    "column, or give a function"
                 )
         self._specs = self._stages()
         self._stores = {spec.stage: MemoryStore() for spec in self._specs}
@@ -247,7 +243,7 @@ class Kit(ABC):
         >>> order = left("o1", {"customer": "c1"})
         >>> results = test.feed(order, CRASH, left("o1", None), DUPLICATE)
         """
-        functions = " or ".join(f"{function}(…)" for function in self._takes)
+        functions = " or ".join(f"{function}(…)" for function in self._takes.values())
         for change in changes:
             if isinstance(change, Change):
                 self._require_change(change, functions)
@@ -330,12 +326,12 @@ class Kit(ABC):
                 portions = self._portions(*portions)
             for portion in portions:
                 sent += spec.run(Messages(portion, now_ms=0), self._stores[spec.stage], self.count)
-            sent = self._between(sent)
+            sent = [self._between(messages) for messages in sent]
         return sent
 
-    def _between(self, sent: list[pa.Table]) -> list[pa.Table]:
-        """Messages on their way from a stage to the next one."""
-        return sent
+    def _between(self, messages: pa.Table) -> pa.Table:
+        """Messages of one kind on their way from a stage to the next one."""
+        return messages
 
     def _portions(self, messages: list[pa.Table]) -> list[list[pa.Table]]:
         """The messages in another order, a few at a time, some of them twice."""
@@ -419,7 +415,7 @@ class Kit(ABC):
     def _require_change(self, change: Change, functions: str) -> None:
         """``FkJoinError`` unless one of the test's functions makes such a change."""
         side, key, row, version = change
-        if side not in {_SIDES.get(function, function) for function in self._takes}:
+        if side not in self._takes:
             raise FkJoinError(
                 f"feed: a change of side {side!r} has no place here; make it with {functions}"
             )

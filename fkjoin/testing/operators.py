@@ -48,21 +48,18 @@ class JoinKit(Kit):
 
     how: Any
     joiner: Any
-    _takes = ("left", "right")
+    _takes = {"left": "left", "right": "right"}  # noqa: RUF012
 
-    def _between(self, sent: list[pa.Table]) -> list[pa.Table]:
-        return [self._joined(messages) for messages in sent]
-
-    def _joined(self, answers: pa.Table) -> pa.Table:
+    def _between(self, messages: pa.Table) -> pa.Table:
         """Answers as joined rows; other messages as they are."""
-        if not answers.schema.equals(ANSWER):
-            return answers
+        if not messages.schema.equals(ANSWER):
+            return messages
         rows: list[bytes | None] = []
-        sides = (column(answers, side).to_pylist() for side in ("left", "right"))
-        for left, right, joins in zip(*sides, matched(answers, self.how), strict=True):
+        sides = (column(messages, side).to_pylist() for side in ("left", "right"))
+        for left, right, joins in zip(*sides, matched(messages, self.how), strict=True):
             row = self._join(json_value(left), json_value(right)) if joins else None
             rows.append(json_bytes(row))
-        return with_value(answers, pa.array(rows, BYTES))
+        return with_value(messages, pa.array(rows, BYTES))
 
     def _join(self, left: Row | None, right: Row | None) -> Any:
         return {"left": left, "right": right} if self.joiner is None else self.joiner(left, right)
@@ -228,7 +225,7 @@ class EnrichTest(Kit):
     on: str | Callable[[Row], str | None]
     how: How = "inner"
 
-    _takes = ("change", "event")
+    _takes = {"left": "change", "event": "event"}  # noqa: RUF012
     _names = "on"
     _whose = "the event {!r}"
 

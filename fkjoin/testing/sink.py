@@ -299,9 +299,8 @@ class SinkContract(ABC):
             target.another().replace(back, target.rows(rows))
             later, changed = replace(target.batch(2), began_ms=100 + number), {"a": 2, "c": number}
             target.another().apply(*target.changes(later, changed, ["b"]))
-            target.require_rows(
-                changed, "after a batch that follows the one that it was restored to"
-            )
+            when = "after a batch that follows the one that it was restored to"
+            target.require_rows(changed, when)
             where = target.cut_off(number, "replace", back, target.rows(rows))
             target.require_whole_or_nothing(back, changed, rows, where, later)
             if not where:

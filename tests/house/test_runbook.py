@@ -19,7 +19,7 @@ from typer.main import get_command
 from fkjoin.cli.main import app
 from fkjoin.jobs.job_file import json_schema
 from fkjoin.kafka.options import _SOURCE
-from fkjoin.metrics.families import families_of
+from fkjoin.metrics.collector import families_of
 from fkjoin.metrics.report import JobReport
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions import settings

@@ -22,8 +22,7 @@ from fkjoin.jobs.screen import Screen
 from fkjoin.jobs.shown import panel
 from fkjoin.metrics import Metrics
 from fkjoin.metrics.page import ShownJob, status
-from fkjoin.metrics.query_report import QueryReport
-from fkjoin.metrics.report import Mode
+from fkjoin.metrics.report import Mode, QueryReport
 from fkjoin.sinks.retry import repeated
 from tests.support.progress import idle, progress
 

@@ -108,10 +108,10 @@ SINK_REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("throws", {"address": 1}, "settings: the sink 'throws' cannot be made: IndexError: .*other.py, line .*, in throws"),
 ]
 FORMAT_REFUSALS: list[tuple[str, dict[str, Any], str]] = [
-    ("read", {}, "value.kind: no installed package provides the format 'read'; there are none, reads. Name one of these,"),
-    ("none", {}, "value.kind: the format 'none' is of type Anything: give it decode"),
-    ("reads", {"columns": "a int", "seperator": ";"}, r"value.settings.seperator: .*; did you mean 'separator'\?"),
-    ("reads", {"separator": ";"}, "value.settings.columns: the format 'reads' needs it; give it a value"),
+    ("read", {}, "kind: no installed package provides the format 'read'; there are none, reads. Name one of these,"),
+    ("none", {}, "kind: the format 'none' is of type Anything: give it decode"),
+    ("reads", {"columns": "a int", "seperator": ";"}, r"settings.seperator: .*; did you mean 'separator'\?"),
+    ("reads", {"separator": ";"}, "settings.columns: the format 'reads' needs it; give it a value"),
 ]
 
 

@@ -19,8 +19,7 @@ from fkjoin.jobs.follower import _flow
 from fkjoin.jobs.screen import Screen, Terminal, screen_on
 from fkjoin.jobs.shown import Lines, panel
 from fkjoin.metrics.history import History, Point
-from fkjoin.metrics.query_report import Activity, Lag, QueryReport
-from fkjoin.metrics.report import JobReport, Mode
+from fkjoin.metrics.report import Activity, JobReport, Lag, Mode, QueryReport
 from fkjoin.sinks.counts import REPEATED
 from tests.support.places import ROOT
 from tools.panel_picture import picture

@@ -13,7 +13,7 @@ import pytest
 from fkjoin.checkpoint.progress import QueryPhase
 from fkjoin.metrics import Listener, Metrics
 from fkjoin.metrics.page import ShownJob, history, status
-from fkjoin.metrics.query_report import Activity
+from fkjoin.metrics.report import Activity
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
 from fkjoin.stages import counters

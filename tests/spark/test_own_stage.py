@@ -18,7 +18,7 @@ from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES, prefixed
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import FkJoinError
-from fkjoin.metrics.families import families_of
+from fkjoin.metrics.collector import families_of
 from fkjoin.metrics.report import JobReport
 from fkjoin.plan.physical import Counted
 from fkjoin.spark import on_spark
