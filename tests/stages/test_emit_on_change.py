@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, records, tags, versions
@@ -19,7 +18,7 @@ from fkjoin.stages import Counters, counters, regroup, resolve, spread
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import GONE
 from fkjoin.state import MemoryStore
-from tests.support.sampling import examples
+from tests.support.laws import law
 
 HAD, HAS, UNCHANGED = (np.array(column) for column in zip(*itertools.product([False, True], repeat=3), strict=True))
 """All cases: whether there was a result, whether there is one, and whether it is the same."""
@@ -55,8 +54,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(LISTS), st.integ
 
 @pytest.mark.parametrize("every", [False, True])
 @pytest.mark.parametrize("stage", [resolve, regroup, spread])
-@given(changes=CHANGES)
-@settings(max_examples=examples(60))
+@law(60, changes=CHANGES)
 def test_a_skip_is_a_change_that_is_not_sent(stage: Any, every: bool, changes: list[Any]) -> None:
     """Each of the changes that come one by one is sent, skipped, a tombstone of nothing, or stale."""
     store, count, sent = MemoryStore(), Counters(), 0

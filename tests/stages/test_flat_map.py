@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, versions
@@ -24,7 +23,7 @@ from fkjoin.stages.owners import shown_outputs
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
 from tests.support.flat_maps import Change, messages, recomputed, text
-from tests.support.sampling import examples
+from tests.support.laws import law
 
 OUTPUTS = st.dictionaries(st.sampled_from(["a", "b", "c", ""]), st.sampled_from([b"x", b"y", b""]), max_size=3)
 
@@ -60,8 +59,7 @@ class FlatMap:
         return made
 
 
-@given(changes=histories(), cut=st.integers(1, 9), every=st.booleans())
-@settings(max_examples=examples(180))
+@law(180, changes=histories(), cut=st.integers(1, 9), every=st.booleans())
 def test_the_table_is_what_the_rows_of_the_moment_make(changes: list[Change], cut: int, every: bool) -> None:
     """Versions in any order, changes twice, batches cut anywhere."""
     mapping = FlatMap(every=every)
@@ -169,8 +167,10 @@ def test_outputs_are_put_together_wherever_spark_cuts_them(cut: int) -> None:
         list(failing(row_batches(given_rows, cut)))
 
 
-@given(made=st.lists(st.tuples(st.integers(0, 4), st.binary(max_size=5), st.binary(max_size=3)), unique_by=lambda one: one[:2]))
-@settings(max_examples=examples(100))
+@law(
+    100,
+    made=st.lists(st.tuples(st.integers(0, 4), st.binary(max_size=5), st.binary(max_size=3)), unique_by=lambda one: one[:2]),
+)
 def test_lists_of_pairs_are_sets(made: list[tuple[int, bytes, bytes]]) -> None:
     def encoded(given: list[tuple[int, bytes, bytes]]) -> pa.Array:
         columns = [pa.array([one[at] for one in given], pa.large_binary()) for at in (1, 2)]

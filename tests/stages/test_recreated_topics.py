@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import versions
@@ -18,9 +17,9 @@ from fkjoin.codec.messages import CHANGE, NUMBERED, table
 from fkjoin.stages import Counters, merge
 from fkjoin.stages.start_over import PASSED, StartOver, reached
 from fkjoin.state import MemoryStore, Store
+from tests.support.laws import law
 from tests.support.oracle import Change, apply
 from tests.support.replay.memory_join import MemoryJoin
-from tests.support.sampling import examples
 from tests.support.specs import PLAIN
 from tests.support.topic_changes import OLDEST, Kept, Place, Sent
 
@@ -127,8 +126,7 @@ def test_a_multi_way_joins_right_rows_of_another_table_stay() -> None:
     assert gone.column("key").to_pylist() == [b"\x01a"]
 
 
-@given(st.text(), st.text(), st.text(), st.booleans())
-@settings(max_examples=examples(60))
+@law(60, st.text(), st.text(), st.text(), st.booleans())
 def test_what_the_new_topic_says_is_last_also_where_right_rows_change_in_the_batch(
     topic: str, old_id: str, new_id: str, ends: bool
 ) -> None:
