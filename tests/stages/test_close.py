@@ -29,7 +29,7 @@ from fkjoin.stages.regroup import contributions
 from fkjoin.stages.stream_time import Arrivals, StreamTime
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import MemoryStore
-from tests.support.sampling import examples
+from tests.support.laws import law
 from tests.support.stepped import Reading
 
 SOURCE = versions.identity("test")
@@ -177,7 +177,7 @@ class Model:
                     self.contents[window][key] = after[window]
                 else:
                     self.contents[window].pop(key, None)
-        self._go_on(batch)
+        self.go_on(batch)
         self.closed = max(self.closed, self.time - self.of.closing.grace)
         for window in [one for one in self.contents if one[0] <= self.closed]:
             if found := sorted(self.contents.pop(window).values()):
@@ -188,7 +188,8 @@ class Model:
             return {}
         return {(end, one.region): one.n for end in ends_of(one.time, self.of.size, self.of.slide)}
 
-    def _go_on(self, batch: Batch) -> None:
+    def go_on(self, batch: Batch) -> None:
+        """Move stream time."""
         idle, tick = self.of.idle, batch.tick
         stood = tick is not None and idle is not None and tick - self.tick > idle
         for number in range(self.of.sources):
@@ -227,14 +228,14 @@ BATCHES = st.lists(
 """Changes, by how much the clock goes on, and a new grace time."""
 
 
-@given(
+@law(
+    120,
     batches=BATCHES,
     shape=st.sampled_from([(10, 10), (10, 5), (7, 3), (3, 1)]),
     idle=st.none() | st.integers(1, 10),
     crashes=st.sets(st.integers(0, 9)),
     twice=st.booleans(),
 )
-@settings(max_examples=examples(120))
 def test_a_window_has_one_result_of_all_that_came_before_it_closed(
     batches: list[tuple[list[Change], int | None, int | None]],
     shape: tuple[int, int],
@@ -272,34 +273,17 @@ def times(*latest: int | None, tick: int | None = None) -> Arrivals:
     return Arrivals({number: time for number, time in enumerate(latest) if time is not None}, tick)
 
 
-def test_stream_time_is_the_least_of_sources_that_are_not_idle() -> None:
-    time = StreamTime.read(MemoryStore(), 2)
-    lines: list[tuple[Arrivals, int]] = [
-        (times(50, None), NO_TIMESTAMP),  # of the second source nothing is known yet
-        (times(None, 20), 20),
-        (times(None, 10), 20),  # older rows do not set it back
-        (times(None, None, tick=100), 20),  # the clock's first end of an interval: silence is counted from here
-        (times(60, None, tick=104), 20),
-        (times(None, None, tick=107), 20),
-        (times(None, None, tick=110), 60),  # the second source is idle
-        (times(None, 30, tick=111), 60),  # it comes back: stream time never does
-        (times(90, None), 60),
-        (times(None, 70), 70),
-        (times(None, None, tick=115), 70),
-        (times(None, None, tick=125), 90),  # all are idle
-        (times(None, 80, tick=200), 90),
-        (times(120, 95), 95),
-        (times(None, None, tick=205), 95),
-        (times(None, None, tick=300), 95),  # no end for longer than the idle time: the query did not run
-        (times(None, None, tick=309), 95),
-        (times(None, None, tick=250), 95),  # the clock was set back
-        (times(None, None, tick=259), 95),
-        (times(None, None, tick=260), 120),
-    ]
-    for arrivals, wanted in lines:
-        time = time.after(arrivals, idle_ms=10)
-        assert time.now == wanted, arrivals
-        store = MemoryStore()
+@given(batches=BATCHES, idle=st.none() | st.integers(1, 10))
+@settings(max_examples=200)
+def test_stream_time_is_the_least_of_sources_that_are_not_idle(batches: list[Any], idle: int | None) -> None:
+    """Clocks are set back, and queries do not run for longer than the idle time."""
+    model, time, tick = Model(Windows(sources=2, idle=idle)), StreamTime.read(MemoryStore(), 2), 100
+    for changes, more, _ in batches:
+        tick += more or 0
+        batch, store = Batch(changes, None if more is None else tick), MemoryStore()
+        model.go_on(batch)
+        time = time.after(batch.arrivals, idle)
+        assert time.now == max(model.time, NO_TIMESTAMP)
         time.write(store)
         assert StreamTime.read(store, 2) == time
 
