@@ -6,19 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes
-from fkjoin.codec.messages import CHANGE, table
+from fkjoin.codec.messages import CHANGE
 from fkjoin.stages import split_rows
 from tests.support.replay import traces
 from tests.support.replay.memory_join import MemoryJoin
 from tests.support.sampling import sampled
-
-_LOG = versions.identity("trace")
+from tests.support.versions import message_table, version
 
 
 def replay_in_memory(trace: traces.Trace, events_per_batch: int = 1) -> list[dict[str, Any]]:
@@ -40,14 +37,10 @@ def _results(trace: traces.Trace, events_per_batch: int) -> Iterator[tuple[int, 
 
 def _changes(events: list[traces.TraceChange]) -> pa.Table:
     """The events as ``CHANGE``; their place in the trace is their version."""
-    return table(
-        CHANGE,
-        as_bytes(pa.array([event.key for event in events], pa.string())),
-        as_bytes(pa.array([event.foreign_key for event in events], pa.string())),
-        as_bytes(pa.array([event.value for event in events], pa.string())),
-        versions.encode(_LOG, [np.array([event.index for event in events], np.int64)]),
-        np.array([event.ts for event in events], np.int64),
-    )
+    rows = []
+    for event in events:
+        rows.append((event.key, event.foreign_key, event.value, version(event.index), event.ts))
+    return message_table(CHANGE, rows)
 
 
 def test_there_are_traces() -> None:

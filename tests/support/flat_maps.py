@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import pairs, versions
+from fkjoin.codec import pairs
 from fkjoin.codec.arrays import as_bytes
-from fkjoin.codec.messages import JOINED, table
+from fkjoin.codec.messages import JOINED
 from fkjoin.codec.pairs import Pairs
 from tests.support.changes import newest
+from tests.support.versions import message_table, version
 
 Outputs = Mapping[str, bytes]
 
@@ -41,12 +42,8 @@ def messages(changes: Sequence[Change]) -> pa.Table:
     made = [(at, key, row) for at, change in enumerate(changes) for key, row in (change.outputs or {}).items()]
     of = np.array([at for at, *_ in made], np.int64)
     outputs = Pairs(of, text([key for _, key, _ in made]), as_bytes(pa.array([row for *_, row in made], pa.binary())))
-    version = np.array([change.version for change in changes], np.int64)
-    return table(
-        JOINED,
-        text([change.key for change in changes]),
-        versions.encode(b"a-source", [version]),
-        pairs.encode(outputs, len(changes)),
-        np.array([change.outputs is None for change in changes], bool),
-        version,
-    )
+    rows = []
+    for change, body in zip(changes, pairs.encode(outputs, len(changes)).to_pylist(), strict=True):
+        mark = version(change.version, source=b"a-source")
+        rows.append((change.key, mark, body, change.outputs is None, change.version))
+    return message_table(JOINED, rows)
