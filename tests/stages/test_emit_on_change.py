@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, records, tags, versions
 from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import JOINED, table
+from fkjoin.codec.messages import JOINED
 from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import Counters, counters, regroup, resolve, spread
 from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
 from fkjoin.stages.retention import GONE
 from fkjoin.state import MemoryStore
 from tests.support.laws import law
+from tests.support.versions import message_table, version
 
 HAD, HAS, UNCHANGED = (np.array(column) for column in zip(*itertools.product([False, True], repeat=3), strict=True))
 """All cases: whether there was a result, whether there is one, and whether it is the same."""
@@ -58,10 +59,8 @@ CHANGES = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(LISTS), st.integ
 def test_a_skip_is_a_change_that_is_not_sent(stage: Any, every: bool, changes: list[Any]) -> None:
     """Each of the changes that come one by one is sent, skipped, a tombstone of nothing, or stale."""
     store, count, sent = MemoryStore(), Counters(), 0
-    for version, value, ts in changes:
-        number = versions.encode(b"a-source", [np.array([version])])
-        values = pa.array([value], BYTES)
-        came = table(JOINED, keys(1), number, values, np.array([value is None]), np.array([ts]))
+    for number, value, ts in changes:
+        came = message_table(JOINED, [(b"k", version(number), value, value is None, ts)])
         sent += bool(len(stage(came, store, count, now_ms=0, retention_ms=9, every=every)))
     skipped = count[counters.IDEMPOTENT]
     assert sent + skipped + count[counters.TOMBSTONES] + count[counters.STALE] == len(changes)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, versions
-from fkjoin.codec.messages import GROUPED, table, unpack
+from fkjoin.codec.messages import GROUPED, unpack
 from fkjoin.codec.pairs import Pairs
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
@@ -22,8 +22,9 @@ from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.owners import shown_outputs
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
-from tests.support.flat_maps import Change, messages, recomputed, text
+from tests.support.flat_maps import Change, messages, recomputed
 from tests.support.laws import law
+from tests.support.versions import message_table, version
 
 OUTPUTS = st.dictionaries(st.sampled_from(["a", "b", "c", ""]), st.sampled_from([b"x", b"y", b""]), max_size=3)
 
@@ -80,8 +81,8 @@ def test_a_row_that_another_hides_is_counted() -> None:
 
 
 def test_of_two_changes_of_an_output_the_newer_counts() -> None:
-    at, rows, nothing = np.array([2, 1]), text(["new", "old"]), pa.nulls(2, pa.large_binary())
-    changes = table(GROUPED, text(["k"] * 2), text(["p"] * 2), versions.encode(b"a-source", [at]), nothing, rows, at)
+    rows = [("k", "p", version(number), None, body, number) for number, body in ((2, "new"), (1, "old"))]
+    changes = message_table(GROUPED, rows)
     for came in (changes, changes.take([1, 0])):
         (made,) = owners(came, MemoryStore(), Counters(), source=b"a-mapped", now_ms=0, retention_ms=1).to_pylist()
         assert (made["value"], made["ts"]) == (b"new", 2)

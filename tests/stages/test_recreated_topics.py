@@ -22,6 +22,7 @@ from tests.support.oracle import Change, apply
 from tests.support.replay.memory_join import MemoryJoin
 from tests.support.specs import PLAIN
 from tests.support.topic_changes import OLDEST, Kept, Place, Sent
+from tests.support.versions import message_table, version
 
 BEFORE, ANEW = (versions.topic_identity("orders", "id", generation) for generation in (0, 1))
 TOPIC = StartOver(ANEW, ((0, 7), (2, 3)))
@@ -36,16 +37,12 @@ Row = tuple[str, str | None, str | None]
 
 
 def changes(rows: list[Row], source: bytes, first: int = 0, *, user: bool = False) -> pa.Table:
-    numbers = np.arange(first, first + len(rows))
-    places = [numbers, numbers % 2, numbers // 2]
-    return table(
-        CHANGE,
-        pa.array([key.encode() for key, *_ in rows], BYTES),
-        pa.array([by.encode() if by and value is not None else None for _, value, by in rows], BYTES),
-        pa.array([None if value is None else value.encode() for _, value, _ in rows], BYTES),
-        versions.encode(source, [*([numbers] if user else []), *places], placed=True),
-        numbers,
-    )
+    messages = []
+    for number, (key, value, by) in enumerate(rows, first):
+        numbers = [number] * user + [number, number % 2, number // 2]
+        mark = version(*numbers, source=source, placed=True)
+        messages.append((key, None if value is None else by, value, mark, number))
+    return message_table(CHANGE, messages)
 
 
 class Join(MemoryJoin):

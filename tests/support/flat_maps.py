@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec import pairs
-from fkjoin.codec.arrays import as_bytes
+from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import JOINED
 from fkjoin.codec.pairs import Pairs
 from tests.support.changes import newest
@@ -34,14 +34,11 @@ def recomputed(changes: Sequence[Change]) -> dict[str, bytes]:
     return table
 
 
-def text(values: Sequence[str]) -> pa.Array:
-    return as_bytes(pa.array(values, pa.string()))
-
-
 def messages(changes: Sequence[Change]) -> pa.Table:
     made = [(at, key, row) for at, change in enumerate(changes) for key, row in (change.outputs or {}).items()]
     of = np.array([at for at, *_ in made], np.int64)
-    outputs = Pairs(of, text([key for _, key, _ in made]), as_bytes(pa.array([row for *_, row in made], pa.binary())))
+    keys = pa.array([key for _, key, _ in made], BYTES)
+    outputs = Pairs(of, keys, pa.array([row for *_, row in made], BYTES))
     rows = []
     for change, body in zip(changes, pairs.encode(outputs, len(changes)).to_pylist(), strict=True):
         mark = version(change.version, source=b"a-source")

@@ -20,9 +20,9 @@ def array(*items: bytes | None) -> pa.LargeBinaryArray:
 
 
 @cache
-def version(*numbers: int, source: bytes = SOURCE, tied: bool = False) -> bytes:
+def version(*numbers: int, source: bytes = SOURCE, **how: bool) -> bytes:
     columns = [np.array([number], np.int64) for number in numbers]
-    return versions.encode(source, columns, tied=tied)[0].as_py()
+    return versions.encode(source, columns, **how)[0].as_py()
 
 
 def message_table(schema: pa.Schema, rows: Iterable[Sequence[Any]]) -> pa.Table:
