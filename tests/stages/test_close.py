@@ -1,7 +1,5 @@
 """Windows that close: the stages regroup and close over memory, against a plain recomputation."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import defaultdict
@@ -273,17 +271,24 @@ def times(*latest: int | None, tick: int | None = None) -> Arrivals:
     return Arrivals({number: time for number, time in enumerate(latest) if time is not None}, tick)
 
 
-@given(batches=BATCHES, idle=st.none() | st.integers(1, 10))
-@settings(max_examples=200)
-def test_stream_time_is_the_least_of_sources_that_are_not_idle(batches: list[Any], idle: int | None) -> None:
+TICKS = st.sampled_from([None, 0, 2, 4, 5, 6, -3])
+MOVES = st.tuples(st.dictionaries(st.integers(0, 1), st.integers(0, 50), max_size=1), TICKS)
+"""Times by source, and by how much the clock goes on."""
+
+
+@given(moves=st.lists(MOVES, min_size=8, max_size=20), idle=st.sampled_from([None, 5, 10]))
+@settings(max_examples=300)
+def test_stream_time_is_the_least_of_sources_that_are_not_idle(moves: list[Any], idle: Any) -> None:
     """Clocks are set back, and queries do not run for longer than the idle time."""
     model, time, tick = Model(Windows(sources=2, idle=idle)), StreamTime.read(MemoryStore(), 2), 100
-    for changes, more, _ in batches:
+    for latest, more in moves:
         tick += more or 0
+        changes = [Change("k", 0, last, "", None, source) for source, last in latest.items()]
         batch, store = Batch(changes, None if more is None else tick), MemoryStore()
         model.go_on(batch)
         time = time.after(batch.arrivals, idle)
         assert time.now == max(model.time, NO_TIMESTAMP)
+        assert time.silent_since == tuple(since or 0 for since in model.since)
         time.write(store)
         assert StreamTime.read(store, 2) == time
 
