@@ -1,7 +1,5 @@
 """The golden traces through the stages in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Local files of stores that are damaged in any way, at any moment."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import random
@@ -68,7 +66,7 @@ def one_twice(files: Files, rng: random.Random, folder: Path) -> None:
 
 
 HARMS = [harm for harm in vars().values() if inspect.isfunction(harm)]
-"""What happens to files: all functions above."""
+"""Ways to damage files: all functions above."""
 
 
 class Damaging:

@@ -1,7 +1,5 @@
 """Two tables with one key: their messages, and the plain join by primary key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
