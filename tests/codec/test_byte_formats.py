@@ -1,9 +1,5 @@
 """Laws and golden bytes of every format."""
 
-from __future__ import annotations
-
-import datetime as dt
-import decimal
 import itertools
 import math
 from typing import Any, get_args
@@ -21,6 +17,7 @@ from fkjoin.codec.rows import KeyCodec, RowCodec, unsupported
 from fkjoin.spark import buckets as buckets_module
 from fkjoin.spark.buckets import bucket_ids, buckets_of, framed, packed_by_bucket, spark_hash
 from fkjoin.stages.join_rows import How, join_rows, split_rows
+from tests.support.sink_rows import Rows, differences
 from tests.support.versions import OTHER, SOURCE, array, version
 
 # CombinedKey
@@ -172,49 +169,20 @@ def test_joined_rows_split_into_what_they_were_made_of(rows: list[tuple[bytes | 
 
 # rows
 
-TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
-    "boolean": (pa.bool_(), st.booleans()),
-    "int": (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
-    "bigint": (pa.int64(), INT64),
-    "double": (pa.float64(), st.floats(allow_nan=False)),
-    "string": (pa.string(), st.text(max_size=5)),
-    "binary": (pa.binary(), st.binary(max_size=5)),
-    "decimal": (pa.decimal128(9, 2), st.integers(-(10**8), 10**8).map(lambda n: decimal.Decimal(n).scaleb(-2))),
-    "date": (pa.date32(), st.dates()),
-    "timestamp": (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(dt.timezone.utc))),
-    "array": (pa.list_(pa.string()), st.lists(st.none() | st.text(max_size=3), max_size=3)),
-    "map": (
-        pa.map_(pa.string(), pa.int32()),
-        st.dictionaries(st.text(max_size=2), st.integers(0, 9)).map(lambda d: list(d.items())),
-    ),
-    "struct": (
-        pa.struct([("x", pa.int16()), ("y", pa.struct([("z", pa.list_(pa.list_(pa.int8())))]))]),
-        st.fixed_dictionaries(
-            {
-                "x": st.none() | st.integers(-9, 9),
-                "y": st.none() | st.fixed_dictionaries({"z": st.none() | st.lists(st.lists(st.integers(0, 9)))}),
-            }
-        ),
-    ),
-}
-SCHEMA = pa.schema([(name, kind) for name, (kind, _) in TYPES.items()])
-ROWS = st.lists(
-    st.fixed_dictionaries({name: st.none() | values for name, (_, values) in TYPES.items()}), min_size=1, max_size=6
-)
 
-
-@given(ROWS)
-def test_rows_of_any_type_round_trip_and_equal_rows_have_equal_bytes(rows: list[dict[str, Any]]) -> None:
-    codec = RowCodec(SCHEMA)
-    columns = pa.Table.from_pylist(rows, schema=SCHEMA).combine_chunks()
-    arrays = [column.chunk(0) for column in columns.columns]
-    encoded = codec.encode(arrays, len(rows))
-    for column, decoded in zip(arrays, codec.decode(encoded), strict=True):
-        decoded.validate(full=True)
-        assert decoded.type == column.type
-        assert decoded.to_pylist() == column.to_pylist()
+@given(Rows().tables(rows=4))
+def test_rows_of_any_type_round_trip_and_equal_rows_have_equal_bytes(rows: pa.Table) -> None:
+    assert unsupported(rows.schema) is None
+    codec = RowCodec(rows.schema)
+    columns = [column.combine_chunks() for column in rows.columns]
+    encoded = codec.encode(columns, len(rows))
+    decoded = codec.decode(encoded)
+    for column in decoded:
+        column.validate(full=True)
+    assert [column.type for column in decoded] == rows.schema.types
+    assert differences(pa.table(decoded, rows.column_names), rows) == []
     for place in range(len(rows)):
-        alone = codec.encode([column.slice(place, 1) for column in arrays], 1)
+        alone = codec.encode([column.slice(place, 1) for column in columns], 1)
         assert equal(alone, encoded.slice(place, 1)).all()
 
 
@@ -252,7 +220,6 @@ def test_keys_that_compare_equal_have_equal_bytes() -> None:
 
 
 def test_a_type_without_byte_form_is_named() -> None:
-    assert unsupported(SCHEMA) is None
     assert "n: type null has no byte form" in (unsupported(pa.schema([("a", pa.int8()), ("n", pa.null())])) or "")
 
 

@@ -1,20 +1,18 @@
 """JSON texts as rows: reading many together gives what reading them one by one gives, and neither guesses."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin.codec import json_read as json_text
 from fkjoin.codec.json_read import parsable, read_objects
 from tests.support.json_values import KINDS
-from tests.support.sampling import examples
+from tests.support.laws import law
 
 KIND = pa.struct(
     [
@@ -92,8 +90,7 @@ def rows_of(texts: list[Any]) -> list[Any]:
     return read_objects(pa.array(texts, pa.string()), KIND).rows.to_pylist()
 
 
-@settings(max_examples=examples(720))
-@given(st.lists(lines, max_size=12))
+@law(720, st.lists(lines, max_size=12))
 def test_a_text_is_read_as_it_is_alone_whatever_stands_beside_it(some: list[bytes]) -> None:
     rows, fits, advice = read_objects(as_texts(some), WHOLE)
     for place, text in enumerate(some):
@@ -101,8 +98,7 @@ def test_a_text_is_read_as_it_is_alone_whatever_stands_beside_it(some: list[byte
         assert repr(together) == alone(text)
 
 
-@settings(max_examples=examples(1200))
-@given(lines)
+@law(1200, lines)
 def test_arrows_reader_takes_only_what_the_other_takes_too(text: bytes) -> None:
     found = json_text.read_together(as_texts([text]), WHOLE)
     if found is not None:

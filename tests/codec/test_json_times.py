@@ -1,18 +1,16 @@
 """Texts of times and intervals in JSON: a column reads what a single value does, whatever stands beside it."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example
 from hypothesis import strategies as st
 
 from fkjoin.codec.json_values import MisfitError, column, scalar
 from fkjoin.codec.units import Unit
-from tests.support.sampling import examples
+from tests.support.laws import law
 
 KINDS: list[pa.DataType] = [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32(), pa.time64("ns"), pa.duration("us")]
 DATES = "2024-01-01|2024-02-29|2023-02-29|2024-1-1|2024|0000-01-01|1500-03-01|+10000-01-01|-0001-12-31|+5881580-07-11|20240101"
@@ -45,8 +43,8 @@ def alone(text: str | None, kind: pa.DataType, unit: Unit | None, zone: str) -> 
 
 @example(["2024-01-01T10", "2024-01-01T10:11:12Z"], KINDS[0], None, "UTC")
 @example(["2024-01-01 10+01", "2024-1-1"], KINDS[0], None, "UTC")
-@settings(max_examples=examples(1800))
-@given(
+@law(
+    1800,
     some=st.lists(st.none() | texts, min_size=1, max_size=4) | texts.map(lambda text: [text]),
     kind=st.sampled_from(KINDS[:2]) | st.sampled_from(KINDS),
     unit=st.sampled_from([None, None, Unit("local")]),

@@ -1,14 +1,12 @@
 """Aggregates against a plain recomputation after every batch, and what each kind of column promises."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin.codec import versions
@@ -18,11 +16,10 @@ from fkjoin.folds.sums import Count, DecimalSum, DoubleSum, WholeSum
 from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.regroup import regroup
 from tests.support.grouping import CHANGES, COLUMNS, SOURCE, TIMES, VALUE, Change, Grouping, recomputed
-from tests.support.sampling import examples
+from tests.support.laws import law
 
 
-@given(changes=CHANGES, cuts=st.lists(st.integers(1, 7), min_size=30, max_size=30))
-@settings(max_examples=examples(60), deadline=None)
+@law(60, changes=CHANGES, cuts=st.lists(st.integers(1, 7), min_size=30, max_size=30))
 def test_after_every_batch_the_aggregates_are_those_of_a_plain_recomputation(changes: list[Change], cuts: list[int]) -> None:
     """Batches come twice.  However changes are cut into batches, state is the same in the end, but for versions."""
     grouping, whole, at = Grouping(VALUE, *COLUMNS), Grouping(VALUE, *COLUMNS), 0

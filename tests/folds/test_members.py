@@ -1,7 +1,5 @@
 """Aggregates of members against a plain recomputation, and what a change of a large group writes."""
 
-from __future__ import annotations
-
 import copy
 import math
 import random
@@ -28,7 +26,7 @@ from fkjoin.stages.regroup import regroup
 from fkjoin.state import BucketStore, MemoryStore
 from tests.support import grouping
 from tests.support.grouping import SOURCE, TIMES, Change, Grouping
-from tests.support.sampling import examples
+from tests.support.laws import law
 from tests.support.stores import Log
 
 VALUE = pa.schema(
@@ -157,8 +155,7 @@ def test_after_every_batch_members_are_those_of_a_plain_recomputation(changes: l
         assert comparable(grouping.table) == comparable(recomputed(changes[:at]))
 
 
-@given(changes=CHANGES, seed=st.integers(0, 1 << 30))
-@settings(max_examples=examples(36), deadline=None)
+@law(36, changes=CHANGES, seed=st.integers(0, 1 << 30))
 def test_whatever_the_order_behind_a_topic_the_end_is_the_same(changes: list[Change], seed: int) -> None:
     """Messages between the stages come in any order, some of them twice, a few at a time; the state ends the same, too."""
     rng, ends = random.Random(seed), []
@@ -249,8 +246,7 @@ def _more_than(column: str, of: int) -> Having:
     return Having(part, pa.schema([("group", pa.string())]), f"{column} > {of}")
 
 
-@given(changes=CHANGES, cut=st.integers(1, 30), of=st.integers(0, 2), every=st.booleans())
-@settings(max_examples=examples(60), deadline=None)
+@law(60, changes=CHANGES, cut=st.integers(1, 30), of=st.integers(0, 2), every=st.booleans())
 def test_having_is_a_filter_of_the_recomputation(changes: list[Change], cut: int, of: int, every: bool) -> None:
     """A group keeps its contents while it does not satisfy the condition; one without rows leaves nothing."""
     grouping = Grouping(VALUE, every=every)

@@ -1,19 +1,16 @@
 """Aggregates by a user's own initializer, adder and subtractor."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.errors import FkJoinError
 from fkjoin.folds.calls import Called, Starting
 from fkjoin.folds.fold import Fold
 from tests.support.grouping import Change, Grouping, recomputed_sums
-from tests.support.sampling import examples
+from tests.support.laws import law
 
 ANIMAL = pa.schema([("animal", pa.string())])
 
@@ -40,8 +37,7 @@ def test_a_set_never_loses_what_is_still_there() -> None:
     assert zoo.table == {"zoo1": (["lion"],), "zoo2": (["tiger"],)}
 
 
-@given(changes=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["g", "h", None]), st.integers(0, 9)), max_size=30))
-@settings(max_examples=examples(60), deadline=None)
+@law(60, changes=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["g", "h", None]), st.integers(0, 9)), max_size=30))
 def test_in_a_group_a_users_functions_see_changes_in_the_order_of_their_versions(changes: list[Any]) -> None:
     """A change that stays in its group makes two calls, subtractor first, with nothing between them."""
     calls: list[tuple[str, str, int]] = []

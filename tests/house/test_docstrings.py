@@ -1,7 +1,5 @@
 """Docstrings of public names are numpydoc: ``help()``, editors and the reference show their parameters as tables."""
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import re

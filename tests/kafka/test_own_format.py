@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fkjoin.lowering.results import Results
+from fkjoin.lowering.table_plan import Results
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 

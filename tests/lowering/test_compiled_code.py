@@ -1,7 +1,5 @@
 """The code that Spark compiles for a query: not again in each batch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

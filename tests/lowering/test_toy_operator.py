@@ -1,7 +1,5 @@
 """An operator outside of fkjoin: one entry in ``OPERATORS`` and one in ``STAGES``, and all that plans and reads knows it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -24,7 +22,7 @@ from fkjoin.plan.base import manifest
 from fkjoin.spark.specs import STAGES
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.distinct import DistinctSpec, distinct, plan_distinct
-from tests.support.job_files import run_queries
+from tests.support.job_files import job, run_queries
 from tests.support.places import ROOT
 from tests.support.queries import write_lines
 from tests.support.sessions import small
@@ -85,11 +83,11 @@ def test_it_is_described_and_binds_a_checkpoint(spark: SparkSession, tmp_path: P
 
 JOB = """
 name = "shop"
-checkpoint = "FOLDER/checkpoint"
+checkpoint = "{folder}/checkpoint"
 trigger = "available-now"
 
 [tables.orders]
-path = "FOLDER/orders"
+path = "{folder}/orders"
 key = "id"
 version = "lsn"
 deleted = "gone"
@@ -106,27 +104,20 @@ filter = "shop > 'A'"
 
 [sinks.out]
 table = "shops"
-path = "FOLDER/out"
+path = "{folder}/out"
 format = "json"
 """
 
 
-def job_file(folder: Path, text: str = JOB) -> Path:
-    (folder / "orders").mkdir(exist_ok=True)
-    path = folder / "job.toml"
-    path.write_text(text.replace("FOLDER", str(folder)))
-    return path
-
-
 def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
-    path, checkpoint = job_file(tmp_path), tmp_path / "checkpoint" / "sink-out"
+    path, checkpoint = job(tmp_path, JOB), tmp_path / "checkpoint" / "sink-out"
     write_lines(tmp_path / "orders", "1", [order("o1", "a", 1), order("o2", "A", 2), order("o3", "c", 3)])
     run_queries(Job(read_job(path), spark))
     write_lines(tmp_path / "orders", "2", [order("o1", "b", 4), order("o3", "c", 5, gone=True)])
-    job = Job(read_job(path), spark)
-    job.check()
-    run_queries(job)
+    changed = Job(read_job(path), spark)
+    changed.check()
+    run_queries(changed)
     lines = [line for part in (tmp_path / "out").glob("part-*.json") for line in part.read_text().splitlines()]
     changes = sorted((row["shop"], row["_operation"]) for row in map(json.loads, lines))
     assert changes == [("A", "insert"), ("B", "insert"), ("C", "delete"), ("C", "insert")]
@@ -136,7 +127,7 @@ def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path
         assert entry in [(one["kind"], one["row"]) for one in look_up(state, "shops", key)]
     assert set(job_tables(spark, path)) == {"orders", "shops", "large"}
     with pytest.raises(JobError, match=r"distincts\.shops\.by: "):
-        Job(read_job(job_file(tmp_path, JOB.replace("upper(shop)", "upper(shape)"))), spark)
+        Job(read_job(job(tmp_path, JOB.replace("upper(shop)", "upper(shape)"))), spark)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +140,7 @@ def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path
 )
 def test_its_section_is_checked(tmp_path: Path, old: str, new: str, message: str) -> None:
     with pytest.raises(JobError, match=re.escape(f"distincts.shops.{message}")):
-        read_job(job_file(tmp_path, JOB.replace(old, new)))
+        read_job(job(tmp_path, JOB.replace(old, new)))
 
 
 def test_its_section_is_made_of_its_arguments() -> None:

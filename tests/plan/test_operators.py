@@ -1,30 +1,17 @@
 """Stages of one bucket share an operator of Spark."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
-from fkjoin.plan.physical import (
-    Counted,
-    Fed,
-    InWorkers,
-    MessagesOnly,
-    Physical,
-    Stage,
-    Union,
-    counted_twice,
-    operator_of,
-    running_in,
-    union,
-)
+from fkjoin.plan import physical
+from fkjoin.plan.physical import Counted, MessagesOnly, Physical, Stage, Union, operator_of
 
-LEFT, RIGHT, TICKS = (Fed(name, None) for name in ("left", "right", "ticks"))
+LEFT, RIGHT, TICKS = (physical.Fed(name, None) for name in ("left", "right", "ticks"))
 
 
 def stage(name: str, *inputs: Physical, together: bool = True) -> Stage:
     spec: Any = SimpleNamespace(name=name, stage=name, state=SimpleNamespace(operator="it", together=together))
-    return Stage(union(*inputs), spec)
+    return Stage(physical.union(*inputs), spec)
 
 
 def shown(last: Stage, *apart: Physical) -> tuple[list[tuple[str, int | None, str | None]], list[tuple[int, Physical]]]:
@@ -61,19 +48,19 @@ def test_counters_that_are_summed_up_for_two_readers_are_of_an_operator_of_their
     grouped = Counted(stage("regroup", LEFT), "sums-regroup", ("regroup",))
     aggregate = MessagesOnly(Counted(stage("aggregate", MessagesOnly(grouped)), "sums", ("aggregate",)))
     cogroup = stage("cogroup", MessagesOnly(grouped), aggregate)
-    assert counted_twice(cogroup) == {grouped}
-    assert shown(cogroup, *counted_twice(cogroup)) == (
+    assert physical.counted_twice(cogroup) == {grouped}
+    assert shown(cogroup, *physical.counted_twice(cogroup)) == (
         [("aggregate", 1, "sums"), ("cogroup", None, None)],
         [(0, cogroup.input.inputs[1].inputs[0].inputs[0].inputs[0]), (1, cogroup.input.inputs[0])],
     )
     alone = stage("aggregate", MessagesOnly(Counted(stage("regroup", LEFT, together=False), "a", ())), together=False)
-    assert counted_twice(Union((alone, alone))) == frozenset()
+    assert physical.counted_twice(Union((alone, alone))) == frozenset()
 
 
 def test_stages_of_an_operator_are_told_from_stages_that_its_rows_come_from() -> None:
     rekey = stage("rekey", LEFT)
-    by_others = stage("subscription", rekey, InWorkers(rekey, iter, None))
-    found = [(stage.stage, stage.operator_id) for stage in running_in(by_others, "end")]
+    by_others = stage("subscription", rekey, physical.InWorkers(rekey, iter, None))
+    found = [(stage.stage, stage.operator_id) for stage in physical.running_in(by_others, "end")]
     assert [name for name, _ in found] == ["rekey", "rekey", "subscription"]
     inside, outside, last = (operator_id for _, operator_id in found)
     assert inside is last is not None

@@ -3,8 +3,6 @@
 What a rule makes of a topology: tests/plan/test_rules.py.  The same on Spark: tests/lowering/test_interpreters.py.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -19,15 +17,8 @@ from fkjoin import Table, fk_join, read_state
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.saved import entries, saved_stores
 from fkjoin.errors import SessionError
-from fkjoin.plan.rules import (
-    ANSWERS_KEEP_WHAT_IS_READ,
-    FILTER_GOES_BELOW_JOIN,
-    JOINS_SHARE_STAGES,
-    RESOLVE_MAKES_ROWS,
-    RULES,
-    SINKS_SHARE_A_QUERY,
-    STAGES_SHARE_AN_OPERATOR,
-)
+from fkjoin.plan import rules as known
+from fkjoin.plan.rules import RULES
 from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.testing import Driver
 from tests.support.interpreters import History, Interpreted
@@ -91,20 +82,20 @@ def join_of_a_star_without_right_rows(of: Sources) -> Table:
 
 
 OWN: dict[Callable[[Sources], Table], str] = {
-    joiner_of_structs: RESOLVE_MAKES_ROWS,
-    sums_of_a_view_with_rows: RESOLVE_MAKES_ROWS,
-    filter_of_rows_on_whose_joiner_throws: FILTER_GOES_BELOW_JOIN,
-    filter_after_one_that_throws: FILTER_GOES_BELOW_JOIN,
-    star_over_a_join_with_a_join_on_its_right: JOINS_SHARE_STAGES,
-    sums_of_a_star_with_one_table_twice: JOINS_SHARE_STAGES,
-    join_of_a_star_without_right_rows: ANSWERS_KEEP_WHAT_IS_READ,
+    joiner_of_structs: known.RESOLVE_MAKES_ROWS,
+    sums_of_a_view_with_rows: known.RESOLVE_MAKES_ROWS,
+    filter_of_rows_on_whose_joiner_throws: known.FILTER_GOES_BELOW_JOIN,
+    filter_after_one_that_throws: known.FILTER_GOES_BELOW_JOIN,
+    star_over_a_join_with_a_join_on_its_right: known.JOINS_SHARE_STAGES,
+    sums_of_a_star_with_one_table_twice: known.JOINS_SHARE_STAGES,
+    join_of_a_star_without_right_rows: known.ANSWERS_KEEP_WHAT_IS_READ,
 }
 """Topologies, and the rule that each is also built without."""
 BUILDERS: dict[str, Callable[[Any], Any]] = {name: one.build for name, one in TOPOLOGIES.items()}
 BUILDERS |= {build.__name__: build for build in OWN}
 PAIRS = [(name, f"without {rule}") for name, one in TOPOLOGIES.items() for rule in one.without if "job" not in name]
 FIRST = list({choice: (name, choice) for name, choice in reversed(PAIRS)}.values())
-ELSEWHERE = (SINKS_SHARE_A_QUERY, STAGES_SHARE_AN_OPERATOR)
+ELSEWHERE = (known.SINKS_SHARE_A_QUERY, known.STAGES_SHARE_AN_OPERATOR)
 """Rules that are for jobs, and for one bucket: tests/lowering/test_interpreters.py."""
 OTHERS = [
     *((build.__name__, f"without {rule}") for build, rule in OWN.items()),
@@ -182,6 +173,6 @@ def test_a_filter_below_a_join_keeps_rows_out_of_its_stores_and_can_be_switched(
     below = write()
     assert below["left"] == sum(order["items"] > 2 for order in history.orders.values())
     assert below["right"] == sum(customer["region"] == "north" for customer in history.customers.values())
-    for excluded in (FILTER_GOES_BELOW_JOIN, ""):
+    for excluded in (known.FILTER_GOES_BELOW_JOIN, ""):
         spark.conf.set(EXCLUDED, excluded)
         write()

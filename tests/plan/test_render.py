@@ -3,8 +3,6 @@
 Texts of all operators, with the rules and without: tests/plan/test_golden_plans.py; here are those of staged deployments.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import dataclass, replace
@@ -30,43 +28,12 @@ JOINED = Join("joined", LARGE, CUSTOMERS, "inner", "customer", None, ("registrat
 TOTALS = Aggregate("totals", JOINED, ("region",), ("right.region",), ("left.n",), (("n", "sum(left.n)"),), "on-change", "again")
 BOOK = Children("book", ORDERS, CUSTOMERS, "customer", "orders", materialized="the-book")
 
-TEXT = """\
-source orders
-  Sub-topology: 0
-  from       stream of id, customer, lsn, op
-  key        id
-  version    lsn
-  deleted    op = 'd'
-  timestamp  none
-  columns    id, customer
-view large  (on-change)
-  of           orders
-  filter       amount > 10
-  map_values   customer
-source customers
-  Sub-topology: 1
-  from       kafka topic customers
-  key        customer
-  version    offset
-  deleted    never
-  timestamp  at
-  columns    region
+STAGED = """\
 fk_join joined  (inner, staged)
-  left         large
-  right        customers
-  foreign key  customer = customers(customer)
-  joiner       both rows
-  Sub-topology: 2  rekey         repartition by id; store joined-rekey
   Sub-topology: 3  subscription  repartition by foreign key through topic registration; store joined-subscription
   Sub-topology: 4  resolve       repartition by id through topic response; store joined-resolve
 aggregate totals  (on-change, staged)
-  of           joined
-  group by     right.region
-  value        left.n
-  n            sum(left.n)
-  Sub-topology: 5  regroup       repartition by id; store totals-regroup
   Sub-topology: 6  aggregate     repartition by group through topic again; store totals-aggregate"""
-
 MERMAID = """\
 flowchart LR
   n0[/"source orders, Sub-topology: 0"/]
@@ -82,8 +49,10 @@ flowchart LR
   n2s1 -- "of" --> n3"""
 
 
-def test_text() -> None:
-    assert drawn_whole(TOTALS) == TEXT
+def test_text_of_staged_operators() -> None:
+    """All other lines: the golden plans."""
+    lines = drawn_whole(TOTALS).splitlines()
+    assert [line for line in lines if "staged" in line or "through topic" in line] == STAGED.splitlines()
 
 
 def test_json_says_the_same() -> None:

@@ -3,8 +3,6 @@
 That results are the same with and without a rule: tests/plan/test_optimizer.py, and what is named there.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,13 +13,7 @@ import pytest
 from fkjoin.plan import optimizer
 from fkjoin.plan.base import Node
 from fkjoin.plan.nodes import Aggregate, Children, Join, Source, View, fired
-from fkjoin.plan.optimizer import (
-    aggregate_reads_answers,
-    answers_keep_what_is_read,
-    join_reads_answers,
-    joins_share_stages,
-    view_reads_answers,
-)
+from fkjoin.plan.optimizer import answers_keep_what_is_read, join_reads_answers, view_reads_answers
 from tests.support.drawn import drawn_whole
 
 ORDERS, CUSTOMERS, REGIONS = (
@@ -33,7 +25,7 @@ STAGED = replace(JOINED, topics=("there", "back"))
 KEPT, HELD = replace(JOINED, materialized="kept"), replace(JOINED, emit="periodic 10 seconds")
 SEEN = View("seen", JOINED, (("filter", "left.n > 1"),))
 WITH_REGION = Join("with-region", JOINED, REGIONS, "inner", "right.region", "left.left.n, right.n")
-STAR = joins_share_stages(Join("star", JOINED, REGIONS, "left", "left.region", None), {})
+STAR = optimizer.joins_share_stages(Join("star", JOINED, REGIONS, "left", "left.region", None), {})
 BOOK = Children("book", JOINED, CUSTOMERS, "left.customer", "orders")
 TOTALS = Aggregate("totals", JOINED, ("region",), ("right.region",), ("left.n",), (("n", "sum(left.n)"),), "on-change")
 LARGE = View("large", ORDERS, (("filter", "n > 1"),))
@@ -42,10 +34,10 @@ ANSWERED = join_reads_answers(WITH_REGION, {})
 
 Rule = Callable[..., Any]
 FOR_JOINS: list[tuple[Rule, Callable[[Node], Node]]] = [
-    (joins_share_stages, lambda below: replace(WITH_REGION, left=below)),
+    (optimizer.joins_share_stages, lambda below: replace(WITH_REGION, left=below)),
     (join_reads_answers, lambda below: replace(WITH_REGION, left=below)),
     (join_reads_answers, lambda below: replace(BOOK, left=below)),
-    (aggregate_reads_answers, lambda below: replace(TOTALS, table=below)),
+    (optimizer.aggregate_reads_answers, lambda below: replace(TOTALS, table=below)),
     (view_reads_answers, lambda below: replace(SEEN, table=below)),
 ]
 
@@ -63,10 +55,10 @@ def changed(before: Node, after: Node) -> list[str]:
 @pytest.mark.parametrize(
     ("rule", "before"),
     [
-        (joins_share_stages, WITH_REGION),
+        (optimizer.joins_share_stages, WITH_REGION),
         (join_reads_answers, WITH_REGION),
         (join_reads_answers, BOOK),
-        (aggregate_reads_answers, TOTALS),
+        (optimizer.aggregate_reads_answers, TOTALS),
         (view_reads_answers, SEEN),
         (optimizer.join_keeps_what_it_needs, WITH_REGION),
         (answers_keep_what_is_read, ANSWERED),
@@ -86,7 +78,7 @@ def test_a_rule_fires_or_says_why_not(rule: Rule, before: Node) -> None:
     assert replace(after, rules=before.rules) == before, "only verdicts are new"
     off = rule(before, {name_of(rule): "nobody wants it"}, "it cannot be done")
     assert changed(before, off) == [f"+ rule {name_of(rule)} did not fire: nobody wants it"]
-    if rule not in (join_reads_answers, aggregate_reads_answers):  # of those: below
+    if rule not in (join_reads_answers, optimizer.aggregate_reads_answers):  # of those: below
         why = [f"+ rule {name_of(rule)} did not fire: it cannot be done"]
         assert changed(before, rule(before, {}, "it cannot be done")) == why
 

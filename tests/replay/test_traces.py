@@ -1,40 +1,26 @@
 """The golden traces through the stages in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from fkjoin.codec import versions
 from fkjoin.codec.arrays import as_bytes
-from fkjoin.codec.messages import CHANGE, table
+from fkjoin.codec.messages import CHANGE
 from fkjoin.stages.join_rows import split_rows
+from tests.support.replay import traces
 from tests.support.replay.memory_join import MemoryJoin
-from tests.support.replay.traces import (
-    Trace,
-    TraceChange,
-    assert_agrees,
-    expected,
-    joined_value,
-    outcome,
-    read_trace,
-    trace_files,
-)
 from tests.support.sampling import sampled
-
-_LOG = versions.identity("trace")
-
-
-def replay_in_memory(trace: Trace, events_per_batch: int = 1) -> list[dict[str, Any]]:
-    return outcome(_results(trace, events_per_batch))
+from tests.support.versions import message_table, version
 
 
-def _results(trace: Trace, events_per_batch: int) -> Iterator[tuple[int, str, Any, int]]:
+def replay_in_memory(trace: traces.Trace, events_per_batch: int = 1) -> list[dict[str, Any]]:
+    return traces.outcome(_results(trace, events_per_batch))
+
+
+def _results(trace: traces.Trace, events_per_batch: int) -> Iterator[tuple[int, str, Any, int]]:
     join = MemoryJoin(trace.how, shared_log=True)
     for batch in trace.batches(events_per_batch):
         lefts = _changes([event for event in batch if event.left])
@@ -43,33 +29,29 @@ def _results(trace: Trace, events_per_batch: int) -> Iterator[tuple[int, str, An
         values = split_rows(as_bytes(results.column("value").combine_chunks()))
         columns = (results.column("key"), *values, results.column("ts"))
         for key, left, right, ts in zip(*(column.to_pylist() for column in columns), strict=True):
-            value = left and joined_value(left, right)
+            value = left and traces.joined_value(left, right)
             yield batch[-1].index, key.decode(), value, ts
 
 
-def _changes(events: list[TraceChange]) -> pa.Table:
+def _changes(events: list[traces.TraceChange]) -> pa.Table:
     """The events as ``CHANGE``; their place in the trace is their version."""
-    return table(
-        CHANGE,
-        as_bytes(pa.array([event.key for event in events], pa.string())),
-        as_bytes(pa.array([event.foreign_key for event in events], pa.string())),
-        as_bytes(pa.array([event.value for event in events], pa.string())),
-        versions.encode(_LOG, [np.array([event.index for event in events], np.int64)]),
-        np.array([event.ts for event in events], np.int64),
-    )
+    rows = []
+    for event in events:
+        rows.append((event.key, event.foreign_key, event.value, version(event.index), event.ts))
+    return message_table(CHANGE, rows)
 
 
 def test_there_are_traces() -> None:
-    assert len(trace_files()) == 70
+    assert len(traces.trace_files()) == 70
 
 
-@pytest.mark.parametrize("path", trace_files(), ids=lambda path: path.name.split(".")[0])
+@pytest.mark.parametrize("path", traces.trace_files(), ids=lambda path: path.name.split(".")[0])
 def test_one_event_per_batch_gives_the_expected_results(path: Path) -> None:
-    assert replay_in_memory(read_trace(path)) == expected(path)
+    assert replay_in_memory(traces.read_trace(path)) == traces.expected(path)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("size", sampled([2, 3, 7, 1000], [7]))
 def test_any_cut_gives_the_final_table_and_a_subsequence(size: int) -> None:
-    for path in trace_files():
-        assert_agrees(replay_in_memory(read_trace(path), size), expected(path))
+    for path in traces.trace_files():
+        traces.assert_agrees(replay_in_memory(traces.read_trace(path), size), traces.expected(path))

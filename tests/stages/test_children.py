@@ -1,23 +1,19 @@
 """The map of left rows per right row, against the plain tables, after every batch and however it is paged."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import versions
 from tests.support.child_rows import Maps, wanted
+from tests.support.laws import law
 from tests.support.oracle import Change, histories
-from tests.support.sampling import examples
 
 
-@given(history=histories(40), cut=st.integers(1, 12), page=st.integers(1, 4), at_a_time=st.integers(1, 3))
-@settings(max_examples=examples(100))
+@law(100, history=histories(40), cut=st.integers(1, 12), page=st.integers(1, 4), at_a_time=st.integers(1, 3))
 def test_after_every_batch_each_right_row_has_its_left_rows(history: list[Change], cut: int, page: int, at_a_time: int) -> None:
     maps = Maps(page)
     with pytest.MonkeyPatch.context() as patched:

@@ -1,12 +1,9 @@
 """Aggregates, joins and joiners that read a join's answers against those that read its results: the same after every batch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import versions
@@ -26,8 +23,8 @@ from fkjoin.stages.join_rows import join_rows, split_rows
 from fkjoin.stages.regroup import regroup
 from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
+from tests.support.laws import law
 from tests.support.replay.memory_join import MemoryJoin
-from tests.support.sampling import examples
 
 LEFT = pa.schema([("fk", pa.string()), ("n", pa.int64()), ("deep", pa.struct([("a", pa.bool_()), ("m", pa.int64())]))])
 RIGHT = pa.schema([("name", pa.string()), ("region", pa.string())])
@@ -92,13 +89,13 @@ def decoded(results: pa.Table) -> tuple[pa.StructArray, pa.StructArray, pa.Array
     return *rows, column(results, "key").cast(pa.large_string()).cast(pa.string()), valid(value)
 
 
-@given(
+@law(
+    48,
     events=st.lists(EVENT, max_size=25),
     cut=st.integers(1, 6),
     how=st.sampled_from(["inner", "left"]),
     by_region=st.booleans(),
 )
-@settings(max_examples=examples(48))
 def test_answers_make_the_same_aggregates_as_results(events: list[Any], cut: int, how: Any, by_region: bool) -> None:
     """Groups are by a field of the right row, or by the left key alone, which is there without a right row, too."""
     first: Any = ("right", ("region",)) if by_region else ("key", ("id",))
@@ -152,8 +149,7 @@ POSITIVE = Where(
 )
 
 
-@given(events=st.lists(EVENT, max_size=25), cut=st.integers(1, 6), how=st.sampled_from(["inner", "left"]), some=st.booleans())
-@settings(max_examples=examples(48))
+@law(48, events=st.lists(EVENT, max_size=25), cut=st.integers(1, 6), how=st.sampled_from(["inner", "left"]), some=st.booleans())
 def test_rows_made_of_answers_are_those_made_of_results(events: list[Any], cut: int, how: Any, some: bool) -> None:
     """With ``some``, a filter leaves rows out; a change that leaves a row as it was is not sent."""
     steps = (POSITIVE, PICKED) if some else (PICKED,)
@@ -186,13 +182,13 @@ BOTH = pa.schema([("left", pa.struct(list(LEFT))), ("right", pa.struct(list(RIGH
 OF_A_REGION = st.tuples(st.sampled_from(["north", "south"]), st.sampled_from([b"1", b"2", None]))
 
 
-@given(
+@law(
+    48,
     events=st.lists(EVENT | OF_A_REGION, max_size=25),
     cut=st.integers(1, 6),
     hows=st.tuples(*[st.sampled_from(["inner", "left"])] * 2),
     by_region=st.booleans(),
 )
-@settings(max_examples=examples(48))
 def test_answers_make_the_same_joins_as_results(events: list[Any], cut: int, hows: Any, by_region: bool) -> None:
     """The next join's foreign key is a field of the right row, or of the left row, which is there without a right row, too."""
     how, then = hows

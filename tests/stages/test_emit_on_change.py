@@ -1,19 +1,16 @@
 """Emit on change, as all stages have it: what differs from what was emitted last, and nothing else."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, records, tags, versions
 from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import JOINED, table
+from fkjoin.codec.messages import JOINED
 from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
@@ -23,7 +20,8 @@ from fkjoin.stages.resolve import resolve
 from fkjoin.stages.retention import GONE
 from fkjoin.stages.spread import spread
 from fkjoin.state import MemoryStore
-from tests.support.sampling import examples
+from tests.support.laws import law
+from tests.support.versions import message_table, version
 
 HAD, HAS, UNCHANGED = (np.array(column) for column in zip(*itertools.product([False, True], repeat=3), strict=True))
 """All cases: whether there was a result, whether there is one, and whether it is the same."""
@@ -59,15 +57,12 @@ CHANGES = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(LISTS), st.integ
 
 @pytest.mark.parametrize("every", [False, True])
 @pytest.mark.parametrize("stage", [resolve, regroup, spread])
-@given(changes=CHANGES)
-@settings(max_examples=examples(60))
+@law(60, changes=CHANGES)
 def test_a_skip_is_a_change_that_is_not_sent(stage: Any, every: bool, changes: list[Any]) -> None:
     """Each of the changes that come one by one is sent, skipped, a tombstone of nothing, or stale."""
     store, count, sent = MemoryStore(), Counters(), 0
-    for version, value, ts in changes:
-        number = versions.encode(b"a-source", [np.array([version])])
-        values = pa.array([value], BYTES)
-        came = table(JOINED, keys(1), number, values, np.array([value is None]), np.array([ts]))
+    for number, value, ts in changes:
+        came = message_table(JOINED, [(b"k", version(number), value, value is None, ts)])
         sent += bool(len(stage(came, store, count, now_ms=0, retention_ms=9, every=every)))
     skipped = count[counters.IDEMPOTENT]
     assert sent + skipped + count[counters.TOMBSTONES] + count[counters.STALE] == len(changes)

@@ -1,11 +1,8 @@
 """Events enriched by a table: each once, with the row as it is after its batch's changes, whatever comes first or twice."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import tags
@@ -15,7 +12,7 @@ from fkjoin.stages.enrich import enrich
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.state import MemoryStore
 from tests.support.enriching import Change, Event, Message, Sent, events_of, rows_of, sent, wanted
-from tests.support.sampling import examples
+from tests.support.laws import law
 
 ROWS = (None, b"x", b"y", b"")
 TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
@@ -38,8 +35,7 @@ class Enriching:
         return sent(enrich(rows_of(messages), events_of(messages), store, self.count, how=self.how, **self.more))
 
 
-@given(batches=st.lists(st.lists(MESSAGE, max_size=9), min_size=1, max_size=6), how=HOWS, data=st.data())
-@settings(max_examples=examples(150))
+@law(150, batches=st.lists(st.lists(MESSAGE, max_size=9), min_size=1, max_size=6), how=HOWS, data=st.data())
 def test_each_event_is_sent_once_with_the_row_after_its_batch(batches: list[list[Message]], how: str, data: Any) -> None:
     """Changes in any order of their versions, some of them again in a later batch; each batch is lost and repeated."""
     enriching, done, changes = Enriching(how), list[list[Message]](), [Change("", 0, None)]

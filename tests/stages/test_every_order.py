@@ -4,17 +4,16 @@
 is walked, and why that is all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from fkjoin import stages
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES, constant
 from fkjoin.codec.messages import LEFT
@@ -22,18 +21,9 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
-from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.gather import gather
 from fkjoin.stages.join_rows import join_rows, split_rows
-from fkjoin.stages.owners import owners
-from fkjoin.stages.pair import pair
-from fkjoin.stages.regroup import regroup
-from fkjoin.stages.rekey import rekey
-from fkjoin.stages.resolve import resolve
-from fkjoin.stages.scatter import answered, scatter
-from fkjoin.stages.spread import spread
-from fkjoin.stages.subscription import subscription as answers_of
+from fkjoin.stages.scatter import answered
 from fkjoin.state import MemoryStore
 from tests.support import flat_maps, grouping, multi_join, oracle, pairing
 from tests.support.exploring import History, Node, System, WrongEndError
@@ -54,14 +44,17 @@ def join(how: Any, *, at_once: int = 1, in_order: bool = False) -> System:
     """A foreign-key join; ``in_order``: in one query."""
 
     def rekeyed(came: Tables, store: MemoryStore) -> Tables:
-        return dict(zip(("subscription", "answer"), rekey(came["left"], store, Counters(), **TIMES), strict=True))
+        sent = stages.rekey(came["left"], store, Counters(), **TIMES)
+        return dict(zip(("subscription", "answer"), sent, strict=True))
 
     def subscribed(came: Tables, store: MemoryStore) -> Tables:
-        pages = answers_of(came["subscription"], came["right"], store, Counters(), in_order=in_order, **TIMES)
+        how: Any = {"in_order": in_order, **TIMES}
+        pages = stages.subscription(came["subscription"], came["right"], store, Counters(), **how)
         return {"answer": pa.concat_tables(pages)}
 
     def resolved(came: Tables, store: MemoryStore) -> Tables:
-        return {"result": resolve(join_rows(came["answer"], how), store, Counters(), in_order=in_order, **TIMES)}
+        rows = join_rows(came["answer"], how)
+        return {"result": stages.resolve(rows, store, Counters(), in_order=in_order, **TIMES)}
 
     def row(value: bytes) -> tuple[str, str | None]:
         one, other = (side[0].as_py() for side in split_rows(pa.array([value], BYTES)))
@@ -127,14 +120,15 @@ def joins(how: tuple[str, str], *, at_once: int = 1, in_order: bool = False) -> 
     of = multi_join.of_rights(*how)
 
     def scattered(came: Tables, store: MemoryStore) -> Tables:
-        return dict(zip(("subscription", "part"), scatter(came["left"], store, Counters(), 2, **TIMES), strict=True))
+        sent = stages.scatter(came["left"], store, Counters(), 2, **TIMES)
+        return dict(zip(("subscription", "part"), sent, strict=True))
 
     def subscribed(came: Tables, store: MemoryStore) -> Tables:
         pages = answered(came["subscription"], came["right"], store, Counters(), (1, 1), in_order=in_order, **TIMES)
         return {"part": pa.concat_tables(pages)}
 
     def gathered(came: Tables, store: MemoryStore) -> Tables:
-        return {"result": gather(came["part"], store, Counters(), of, in_order=in_order, **TIMES)}
+        return {"result": stages.gather(came["part"], store, Counters(), of, in_order=in_order, **TIMES)}
 
     def row(value: bytes) -> multi_join.Row:
         _, left, both, second = (column[0].as_py() for column in RowCodec(of.schema).decode(pa.array([value], BYTES)))
@@ -193,9 +187,12 @@ def joins_case(left: Sequence[Any], rights: dict[tuple[int, str], Sequence[str]]
 def joins_by_key(how: Any, *, at_once: int = 1) -> System:
     """A join by primary key."""
 
+    def make(rows: pa.Table) -> pa.Table:
+        return join_rows(rows, how)
+
     def paired(came: Tables, store: MemoryStore) -> Tables:
-        made = pair(came["numbered"], store, Counters(), lambda rows: join_rows(rows, how), parts=(1, 1), **TIMES)
-        return {"result": made}
+        about: Any = {"parts": (1, 1), **TIMES}
+        return {"result": stages.pair(came["numbered"], store, Counters(), make, **about)}
 
     return System({"pair": paired}, {"numbered": "pair"}, pairing.pair_of, at_once)
 
@@ -228,11 +225,11 @@ def aggregates(*, at_once: int = 1, guarded: bool = True) -> System:
     """A count, a sum and a maximum; ``guarded``: over a topic."""
 
     def regrouped(came: Tables, store: MemoryStore) -> Tables:
-        return {"grouped": regroup(came["row"], store, Counters(), as_read=True, **TIMES)}
+        return {"grouped": stages.regroup(came["row"], store, Counters(), as_read=True, **TIMES)}
 
     def aggregated(came: Tables, store: MemoryStore) -> Tables:
         how: Any = {"source": grouping.SOURCE, "guarded": guarded, **TIMES}
-        results = aggregate(came["grouped"], store, Counters(), SUMMED, **how)
+        results = stages.aggregate(came["grouped"], store, Counters(), SUMMED, **how)
         start_counting_anew(store)
         return {"result": results}
 
@@ -254,22 +251,28 @@ def start_counting_anew(store: MemoryStore) -> None:
     store.write(pa.array(due, BYTES), constant(version[0].as_py(), len(due)) if due else pa.array([], BYTES))
 
 
-def aggregates_cases(first: int, second: int) -> Iterator[History]:
-    """All histories of two rows of so many versions over two groups."""
-    row = [*product("gh", (1, 2)), None]
-    for one, other in product(histories(row, 1, first), histories(row, 0, second)):
-        present = [version for version in (*one, *other) if version is not None]
-        groups, numbers = [version[0] for version in present], [str(version[1]) for version in present]
-        if named_in_order(groups, "gh") and named_in_order(numbers, "12"):
-            yield aggregates_case({"i" + END: one, "j" + END: other})
+def two_rows(
+    versions_of_row: Sequence[Any], first: int, second: int, case: Callable[[dict[str, Any]], History]
+) -> Iterator[History]:
+    """All histories of two rows of so many versions, each of which has texts by names, or is None."""
+    both = product(histories(versions_of_row, 1, first), histories(versions_of_row, 0, second))
+    for one, other in both:
+        named = list(chain.from_iterable((version or {}).items() for version in (*one, *other)))
+        names, texts = (name for name, _ in named), (text for _, text in named)
+        if named_in_order(names, "ab") and named_in_order(texts, "xy"):
+            yield case({"i" + END: one, "j" + END: other})
+
+
+IN_GROUPS = [*({group: text} for group, text in product("ab", "xy")), None]
+"""The group of a row's version, and its number, as a letter; None: the row is deleted."""
 
 
 def aggregates_case(by_row: dict[str, Sequence[Any]]) -> History:
-    changes = [
-        grouping.Change(key, at, version and version[0] + END, (version and version[1],))
-        for key, history in by_row.items()
-        for at, version in enumerate(history, 1)
-    ]
+    changes = []
+    for key, history in by_row.items():
+        for number, version in enumerate(history, 1):
+            ((group, text),) = (version or {None: None}).items()
+            changes.append(grouping.Change(key, number, group and group + END, (text and ord(text),)))
     sources = messages_of("row", grouping.Grouping(SUMMED.value).messages(changes))
 
     def wanted(node: Node, some: Sequence[grouping.Change]) -> Any:
@@ -279,7 +282,7 @@ def aggregates_case(by_row: dict[str, Sequence[Any]]) -> History:
         numbers = [change.values[0] for change in newest.values() if change.group == node.key.decode()]
         return (len(numbers), sum(numbers), max(numbers)) if numbers else None
 
-    groups = [Node("aggregate", _key(name)) for name in "gh"]
+    groups = [Node("aggregate", _key(name)) for name in "ab"]
     return History(changes, sources, [*(Node("regroup", key.encode()) for key in by_row), *groups], wanted)
 
 
@@ -287,10 +290,11 @@ def flat_map(*, at_once: int = 1) -> System:
     """Rows that make others under keys of their own, in one query, as there is no other way."""
 
     def spread_out(came: Tables, store: MemoryStore) -> Tables:
-        return {"grouped": spread(came["row"], store, Counters(), as_read=True, **TIMES)}
+        return {"grouped": stages.spread(came["row"], store, Counters(), as_read=True, **TIMES)}
 
     def shown(came: Tables, store: MemoryStore) -> Tables:
-        results = owners(came["grouped"], store, Counters(), source=versions.identity("flat map"), **TIMES)
+        source = versions.identity("flat map")
+        results = stages.owners(came["grouped"], store, Counters(), source=source, **TIMES)
         start_counting_anew(store)
         return {"result": results}
 
@@ -305,15 +309,6 @@ OUTPUTS: list[dict[str, str] | None] = [
     ),
 ]
 """Outputs of a row's version, by their keys; None: the row is deleted."""
-
-
-def flat_map_cases(first: int, second: int) -> Iterator[History]:
-    """All histories of two rows of so many versions, each of which makes outputs of two keys, of one, or none."""
-    for one, other in product(histories(OUTPUTS, 1, first), histories(OUTPUTS, 0, second)):
-        made = [outputs for outputs in (*one, *other) if outputs]
-        keys, texts = [key for some in made for key in some], [text for some in made for text in some.values()]
-        if named_in_order(keys, "ab") and named_in_order(texts, "xy"):
-            yield flat_map_case({"i" + END: one, "j" + END: other})
 
 
 def flat_map_case(by_row: dict[str, Sequence[Any]]) -> History:
@@ -376,7 +371,7 @@ def test_a_multi_way_join_ends_as_the_batch_join_in_every_order(
 
 @pytest.mark.parametrize(("first", "second", "at_once"), sampled([(3, 3, 2), (4, 2, 1)], [(2, 2, 3)]))
 def test_an_aggregate_ends_as_a_recomputation_in_every_order(first: int, second: int, at_once: int) -> None:
-    assert aggregates(at_once=at_once).check(aggregates_cases(first, second)) > ENDS
+    assert aggregates(at_once=at_once).check(two_rows(IN_GROUPS, first, second, aggregates_case)) > ENDS
 
 
 @pytest.mark.parametrize("how", pairing.HOWS)
@@ -402,13 +397,14 @@ def test_in_one_query_a_multi_way_join_is_the_batch_join_after_every_batch(
 
 @pytest.mark.parametrize(("first", "second"), sampled([(3, 2)], [(2, 2)]))
 def test_in_one_query_an_aggregate_is_a_recomputation_after_every_batch(first: int, second: int) -> None:
-    assert aggregates(at_once=2, guarded=False).lockstep(aggregates_cases(first, second)) > ENDS
+    cases = two_rows(IN_GROUPS, first, second, aggregates_case)
+    assert aggregates(at_once=2, guarded=False).lockstep(cases) > ENDS
 
 
 @pytest.mark.parametrize(("first", "second", "at_once"), sampled([(2, 2, 2), (3, 1, 1)], [(2, 1, 1)]))
 def test_a_flat_map_is_a_recomputation_after_every_batch(first: int, second: int, at_once: int) -> None:
     """Two rows, each with or without an output under each of two keys, so that both make one, hide it, and take it back."""
-    assert flat_map(at_once=at_once).lockstep(flat_map_cases(first, second)) > ENDS
+    assert flat_map(at_once=at_once).lockstep(two_rows(OUTPUTS, first, second, flat_map_case)) > ENDS
 
 
 def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, **only: bool) -> None:

@@ -1,7 +1,5 @@
 """Rows that become rows under keys of their own: the stages spread and owners, against a plain recomputation."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,11 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import pairs, versions
-from fkjoin.codec.messages import GROUPED, table, unpack
+from fkjoin.codec.messages import GROUPED, unpack
 from fkjoin.codec.pairs import Pairs
 from fkjoin.errors import FkJoinError
 from fkjoin.spark.packing_outputs import Gather, OutputLetters, PackOutputs
@@ -25,8 +22,9 @@ from fkjoin.stages.owners import owners, shown_outputs
 from fkjoin.stages.spread import spread
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
-from tests.support.flat_maps import Change, messages, recomputed, text
-from tests.support.sampling import examples
+from tests.support.flat_maps import Change, messages, recomputed
+from tests.support.laws import law
+from tests.support.versions import message_table, version
 
 OUTPUTS = st.dictionaries(st.sampled_from(["a", "b", "c", ""]), st.sampled_from([b"x", b"y", b""]), max_size=3)
 
@@ -62,8 +60,7 @@ class FlatMap:
         return made
 
 
-@given(changes=histories(), cut=st.integers(1, 9), every=st.booleans())
-@settings(max_examples=examples(180))
+@law(180, changes=histories(), cut=st.integers(1, 9), every=st.booleans())
 def test_the_table_is_what_the_rows_of_the_moment_make(changes: list[Change], cut: int, every: bool) -> None:
     """Versions in any order, changes twice, batches cut anywhere."""
     mapping = FlatMap(every=every)
@@ -84,8 +81,8 @@ def test_a_row_that_another_hides_is_counted() -> None:
 
 
 def test_of_two_changes_of_an_output_the_newer_counts() -> None:
-    at, rows, nothing = np.array([2, 1]), text(["new", "old"]), pa.nulls(2, pa.large_binary())
-    changes = table(GROUPED, text(["k"] * 2), text(["p"] * 2), versions.encode(b"a-source", [at]), nothing, rows, at)
+    rows = [("k", "p", version(number), None, body, number) for number, body in ((2, "new"), (1, "old"))]
+    changes = message_table(GROUPED, rows)
     for came in (changes, changes.take([1, 0])):
         (made,) = owners(came, MemoryStore(), Counters(), source=b"a-mapped", now_ms=0, retention_ms=1).to_pylist()
         assert (made["value"], made["ts"]) == (b"new", 2)
@@ -171,8 +168,10 @@ def test_outputs_are_put_together_wherever_spark_cuts_them(cut: int) -> None:
         list(failing(row_batches(given_rows, cut)))
 
 
-@given(made=st.lists(st.tuples(st.integers(0, 4), st.binary(max_size=5), st.binary(max_size=3)), unique_by=lambda one: one[:2]))
-@settings(max_examples=examples(100))
+@law(
+    100,
+    made=st.lists(st.tuples(st.integers(0, 4), st.binary(max_size=5), st.binary(max_size=3)), unique_by=lambda one: one[:2]),
+)
 def test_lists_of_pairs_are_sets(made: list[tuple[int, bytes, bytes]]) -> None:
     def encoded(given: list[tuple[int, bytes, bytes]]) -> pa.Array:
         columns = [pa.array([one[at] for one in given], pa.large_binary()) for at in (1, 2)]

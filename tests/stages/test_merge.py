@@ -1,7 +1,5 @@
 """Several tables as one: laid over one another, whatever comes first, twice or delayed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -26,9 +23,9 @@ from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.merge import merge
 from fkjoin.state import MemoryStore
+from tests.support.laws import law
 from tests.support.merging import ROWS, Event, apply, messages, overlaid
 from tests.support.queries import run, write_lines
-from tests.support.sampling import examples
 from tests.support.sessions import small
 
 EVENT = st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 12)).map(lambda one: (*one, ROWS[one[2] % 4]))
@@ -51,8 +48,7 @@ class Merging:
             self.versions.setdefault(one["key"].decode(), []).append(number)
 
 
-@given(events=st.lists(EVENT, max_size=40), cut=st.integers(1, 9))
-@settings(max_examples=examples(100))
+@law(100, events=st.lists(EVENT, max_size=40), cut=st.integers(1, 9))
 def test_the_merged_table_is_the_tables_laid_over_one_another(events: list[Event], cut: int) -> None:
     """Versions in any order, and records twice."""
     merging = Merging()
@@ -83,10 +79,13 @@ def as_read(text: str) -> bytes:
     return b"".join(parts)
 
 
-@given(
-    events=st.lists(EVENT, max_size=30), cut=st.integers(1, 9), read=st.integers(1, 9), rng=st.randoms(use_true_random=False)
+@law(
+    150,
+    events=st.lists(EVENT, max_size=30),
+    cut=st.integers(1, 9),
+    read=st.integers(1, 9),
+    rng=st.randoms(use_true_random=False),
 )
-@settings(max_examples=examples(150))
 def test_a_reader_of_the_positions_of_a_merge_ends_with_its_rows(events: list[Event], cut: int, read: int, rng: Any) -> None:
     """Batches are cut anywhere, and records are published again; positions tell which table's row is shown."""
     events = [(number, *rest, None if row is None else b"%d %s" % (number, row)) for number, *rest, row in events]

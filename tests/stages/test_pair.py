@@ -1,13 +1,10 @@
 """Joins by primary key: each key's newest rows side by side, whatever comes first, twice, delayed or together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec.messages import Operation
@@ -18,8 +15,8 @@ from fkjoin.stages.join_rows import join_rows
 from fkjoin.stages.pair import answers_by_key, pair
 from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
+from tests.support.laws import law
 from tests.support.pairing import HOWS, Event, Result, apply, joined, messages
-from tests.support.sampling import examples
 
 ROWS = (None, b"x", b"y", b"")
 EVENT = st.builds(Event, st.integers(0, 1), st.sampled_from("abc"), st.integers(0, 12), st.none(), st.none()).map(
@@ -64,8 +61,7 @@ def shown(results: dict[str, Result]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [Pairing, InTwo])
-@given(events=st.lists(EVENT, min_size=8, max_size=25), cut=st.integers(1, 9), how=st.sampled_from(HOWS))
-@settings(max_examples=examples(96))
+@law(96, events=st.lists(EVENT, min_size=8, max_size=25), cut=st.integers(1, 9), how=st.sampled_from(HOWS))
 def test_after_every_batch_it_is_the_join_of_the_newest_rows(kind: Any, events: list[Event], cut: int, how: str) -> None:
     """Versions in any order, and records twice."""
     pairing = kind(how)
@@ -74,8 +70,7 @@ def test_after_every_batch_it_is_the_join_of_the_newest_rows(kind: Any, events: 
         assert shown(pairing.table) == shown(joined(events[: start + cut], how))
 
 
-@given(events=st.lists(EVENT, max_size=20), how=st.sampled_from(HOWS), materialized=st.booleans(), cut=st.integers(1, 20))
-@settings(max_examples=examples(50))
+@law(50, events=st.lists(EVENT, max_size=20), how=st.sampled_from(HOWS), materialized=st.booleans(), cut=st.integers(1, 20))
 def test_sent_whatever_changes_results_have_both_versions_and_the_later_time(
     events: list[Event], how: str, materialized: bool, cut: int
 ) -> None:

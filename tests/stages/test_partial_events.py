@@ -1,7 +1,5 @@
 """Events that lack values: the table is as if each had carried its whole row."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
@@ -9,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -27,8 +24,8 @@ from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
+from tests.support.laws import law
 from tests.support.queries import run, table_of
-from tests.support.sampling import examples
 from tests.support.sessions import small
 
 WHOLE = pa.schema([("bio", pa.string()), ("n", pa.int64()), ("list", pa.list_(pa.string()))])
@@ -89,8 +86,7 @@ class People:
             take(self.shown, one["key"].decode(), one["operation"], row)
 
 
-@given(events, st.lists(st.integers(0, 14), max_size=4), st.randoms(use_true_random=False))
-@settings(max_examples=examples(100))
+@law(100, events, st.lists(st.integers(0, 14), max_size=4), st.randoms(use_true_random=False))
 def test_the_table_is_as_if_every_event_had_its_whole_row(drawn: Any, cuts: list[int], rng: Any) -> None:
     numbered = list(enumerate(history(drawn)))
     stores, counts = (MemoryStore(), MemoryStore()), (Counters(), Counters())
@@ -116,8 +112,7 @@ def newest_values(events: list[tuple[int, Event]]) -> dict[str, Row]:
     return {key: (row[0], row[1], row[2]) for key, row in rows.items() if row is not None and len(row) == 3}
 
 
-@given(drawn=events, cuts=st.sets(st.integers(1, 13)), data=st.data())
-@settings(max_examples=examples(120), deadline=None)
+@law(120, drawn=events, cuts=st.sets(st.integers(1, 13)), data=st.data())
 def test_in_every_order_a_row_has_the_newest_values(drawn: Any, cuts: set[int], data: Any) -> None:
     """Values may never come; then the row is not shown."""
     numbered = [(at, (key, row, sorted(lacking) if row else [])) for at, (key, row, lacking) in enumerate(drawn)]

@@ -1,19 +1,13 @@
 """Periodic emission: what has been sent by the end of an interval is the table as it is then."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin.analysis.emission import Emission
-from fkjoin.codec import versions
-from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import RESULT, Operation, table
+from fkjoin.codec.messages import RESULT, Operation
 from fkjoin.errors import TopologyError
 from fkjoin.spark.clock import ClockReader
 from fkjoin.stages.counters import Counters
@@ -21,6 +15,7 @@ from fkjoin.stages.pace import pace
 from fkjoin.state import MemoryStore
 from tests.support.changes import take
 from tests.support.stores import contents
+from tests.support.versions import message_table, version
 
 
 class Paced:
@@ -33,15 +28,8 @@ class Paced:
 
     def batch(self, rows: list[tuple[bytes, bytes | None]], *, over: bool) -> None:
         self.batches += 1
-        number = np.full(len(rows), self.batches, np.int64)
-        changes = table(
-            RESULT,
-            pa.array([key for key, _ in rows], BYTES),
-            np.zeros(len(rows), np.int8),
-            pa.array([value for _, value in rows], BYTES),
-            versions.encode(versions.identity("test"), [number]),
-            number,
-        )
+        about = version(self.batches), self.batches
+        changes = message_table(RESULT, [(key, 0, value, *about) for key, value in rows])
         for page in pace(changes, self.store, self.count, over=over):
             assert page.schema.equals(RESULT)
             for one in page.to_pylist():

@@ -1,7 +1,5 @@
 """A topic that was made anew: after it has been read to its end, tables are what the new topic says."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import versions
@@ -19,11 +16,12 @@ from fkjoin.stages.counters import Counters
 from fkjoin.stages.merge import merge
 from fkjoin.stages.start_over import PASSED, StartOver, reached
 from fkjoin.state import MemoryStore, Store
+from tests.support.laws import law
 from tests.support.oracle import Change, apply
 from tests.support.replay.memory_join import MemoryJoin
-from tests.support.sampling import examples
 from tests.support.specs import PLAIN
 from tests.support.topic_changes import OLDEST, Kept, Place, Sent
+from tests.support.versions import message_table, version
 
 BEFORE, ANEW = (versions.topic_identity("orders", "id", generation) for generation in (0, 1))
 TOPIC = StartOver(ANEW, ((0, 7), (2, 3)))
@@ -38,16 +36,12 @@ Row = tuple[str, str | None, str | None]
 
 
 def changes(rows: list[Row], source: bytes, first: int = 0, *, user: bool = False) -> pa.Table:
-    numbers = np.arange(first, first + len(rows))
-    places = [numbers, numbers % 2, numbers // 2]
-    return table(
-        CHANGE,
-        pa.array([key.encode() for key, *_ in rows], BYTES),
-        pa.array([by.encode() if by and value is not None else None for _, value, by in rows], BYTES),
-        pa.array([None if value is None else value.encode() for _, value, _ in rows], BYTES),
-        versions.encode(source, [*([numbers] if user else []), *places], placed=True),
-        numbers,
-    )
+    messages = []
+    for number, (key, value, by) in enumerate(rows, first):
+        numbers = [number] * user + [number, number % 2, number // 2]
+        mark = version(*numbers, source=source, placed=True)
+        messages.append((key, None if value is None else by, value, mark, number))
+    return message_table(CHANGE, messages)
 
 
 class Join(MemoryJoin):
@@ -128,8 +122,7 @@ def test_a_multi_way_joins_right_rows_of_another_table_stay() -> None:
     assert gone.column("key").to_pylist() == [b"\x01a"]
 
 
-@given(st.text(), st.text(), st.text(), st.booleans())
-@settings(max_examples=examples(60))
+@law(60, st.text(), st.text(), st.text(), st.booleans())
 def test_what_the_new_topic_says_is_last_also_where_right_rows_change_in_the_batch(
     topic: str, old_id: str, new_id: str, ends: bool
 ) -> None:

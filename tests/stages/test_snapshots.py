@@ -1,13 +1,10 @@
 """A snapshot handed over to a topic, and events of Debezium's own snapshots; ``test_record_order`` has rows among records."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, StructType
 
@@ -17,12 +14,11 @@ from fkjoin.codec.messages import JOINED, table
 from fkjoin.kafka import Debezium
 from fkjoin.kafka.formats import key_reader, reader
 from fkjoin.spark.topic_records import TopicRecords
-from tests.support.sampling import examples
+from tests.support.laws import law
 from tests.support.topic_changes import OLDEST, TOPIC, Kept, Place, version
 
 
-@settings(max_examples=examples(120))
-@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | st.binary(max_size=1)), max_size=9), st.data())
+@law(120, st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | st.binary(max_size=1)), max_size=9), st.data())
 def test_with_versions_of_the_users_changes_may_come_in_any_order(changes: list[Any], data: st.DataObject) -> None:
     rows = dict.fromkeys(data.draw(st.sets(st.sampled_from([b"a", b"b", b"d"]))), b"of the snapshot")
     read = [(versions.OLDEST, OLDEST, *row) for row in rows.items()]
@@ -79,8 +75,7 @@ PEOPLE = StructType().add("id", IntegerType()).add("n", IntegerType())
 CHANGES = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(0, 9))), max_size=4)
 
 
-@settings(max_examples=examples(120))
-@given(st.tuples(CHANGES, CHANGES, CHANGES, CHANGES, CHANGES), st.data())
+@law(120, st.tuples(CHANGES, CHANGES, CHANGES, CHANGES, CHANGES), st.data())
 def test_an_incremental_snapshot_of_debezium_among_changes_ends_as_the_database(
     parts: tuple[list[Any], ...], data: st.DataObject
 ) -> None:

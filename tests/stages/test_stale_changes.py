@@ -4,16 +4,13 @@
 retention time may bring its row back; then every stage has it back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import records, versions
@@ -37,9 +34,10 @@ from fkjoin.stages.retention import GONE
 from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
 from tests.support import child_rows, multi_join
+from tests.support.channels import Channel
+from tests.support.laws import law
 from tests.support.oracle import Change, Joined, apply, batch_join, messages, sides
 from tests.support.replay.memory_join import MemoryJoin
-from tests.support.sampling import examples
 from tests.support.topic_changes import Kept, Place, Sent
 
 RETENTION = 1000
@@ -89,8 +87,7 @@ def held(lefts: MemoryStore, rights: MemoryStore) -> list[Change]:
     return rows + [event(False, key, version) for key, (version, *_) in live(rights, b"r").items()]
 
 
-@given(history=HISTORIES, how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=examples(36))
+@law(36, history=HISTORIES, how=st.sampled_from(["inner", "left"]))
 def test_a_join_is_that_of_the_rows_its_first_stages_hold(history: list[tuple[list[Change], list[int]]], how: str) -> None:
     join = MemoryJoin(how, retention_ms=RETENTION)
     for events, clocks in history:
@@ -130,8 +127,7 @@ def second_name(row: bytes) -> bytes | None:
     return (*NAMES, None)[row[-1] % 3]
 
 
-@given(history=HISTORIES, more=st.lists(EVENTS, min_size=12, max_size=12), how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=examples(60))
+@law(60, history=HISTORIES, more=st.lists(EVENTS, min_size=12, max_size=12), how=st.sampled_from(["inner", "left"]))
 def test_joins_in_a_row_are_joins_of_what_the_one_before_shows(
     history: list[tuple[list[Change], list[int]]], more: list[list[Change]], how: str
 ) -> None:
@@ -192,8 +188,7 @@ def rows_by_group(store: MemoryStore) -> list[int]:
     return [named.count(name) for name in set(named) - {None}]
 
 
-@given(history=HISTORIES)
-@settings(max_examples=examples(36))
+@law(36, history=HISTORIES)
 def test_an_aggregate_is_of_the_rows_that_regroup_holds(history: list[tuple[list[Change], list[int]]]) -> None:
     stores, count, shown = (MemoryStore(), MemoryStore()), Counters(), dict[bytes, int]()
     for events, clocks in history:
@@ -203,8 +198,7 @@ def test_an_aggregate_is_of_the_rows_that_regroup_holds(history: list[tuple[list
         assert sorted(shown.values()) == sorted(rows_by_group(stores[0]))
 
 
-@given(history=HISTORIES, how=st.sampled_from([("inner", "left"), ("left", "left")]))
-@settings(max_examples=examples(36))
+@law(36, history=HISTORIES, how=st.sampled_from([("inner", "left"), ("left", "left")]))
 def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(
     history: list[tuple[list[Change], list[int]]], how: tuple[str, str]
 ) -> None:
@@ -226,8 +220,7 @@ def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(
         assert {key for key, _ in stores[2].items()} == {b"d" + key for key in live(stores[0], b"d")}
 
 
-@given(history=HISTORIES)
-@settings(max_examples=examples(36))
+@law(36, history=HISTORIES)
 def test_each_right_row_has_the_left_rows_that_rekey_holds(history: list[tuple[list[Change], list[int]]]) -> None:
     maps = child_rows.Maps()
     for events, clocks in history:
@@ -235,8 +228,7 @@ def test_each_right_row_has_the_left_rows_that_rekey_holds(history: list[tuple[l
         assert maps.table == child_rows.wanted(held(*maps.stores))
 
 
-@given(history=HISTORIES, others=st.lists(EVENTS, min_size=12, max_size=12))
-@settings(max_examples=examples(36))
+@law(36, history=HISTORIES, others=st.lists(EVENTS, min_size=12, max_size=12))
 def test_a_merge_is_of_the_rows_that_it_holds_and_of_those_a_join_shows(
     history: list[tuple[list[Change], list[int]]], others: list[list[Change]]
 ) -> None:
@@ -262,13 +254,6 @@ def test_a_merge_is_of_the_rows_that_it_holds_and_of_those_a_join_shows(
         assert shown == of_join | {key: row for key, row in first.items() if row is not None}
 
 
-class Flight(NamedTuple):
-    """Messages between stages, and by when all of them arrive."""
-
-    messages: pa.Table
-    until: int
-
-
 APART = RETENTION // 16
 """The most by which clocks are wrong, and by which messages between the stages are delayed."""
 
@@ -276,9 +261,10 @@ APART = RETENTION // 16
 class Staged:
     """The stages with topics between them: messages overtake each other, come twice, and stages look at clocks of their own."""
 
-    def __init__(self, stores: int, noise: np.random.Generator) -> None:
-        self.stores, self.count, self.noise, self.now = [MemoryStore() for _ in range(stores)], Counters(), noise, RETENTION
-        self._flights: dict[str, list[Flight]] = {}
+    def __init__(self, noise: np.random.Generator, **schemas: pa.Schema) -> None:
+        self.stores, self.count = [MemoryStore() for _ in range(3)], Counters()
+        self.noise, self.now = noise, RETENTION
+        self._channels = {to: Channel(schema.empty_table(), noise) for to, schema in schemas.items()}
 
     @property
     def clock(self) -> dict[str, int]:
@@ -286,18 +272,11 @@ class Staged:
 
     def send(self, to: str, sent: pa.Table) -> None:
         again = sent.filter(pa.array(self.noise.random(len(sent)) < 0.2))
-        self._flights.setdefault(to, []).append(Flight(pa.concat_tables([sent, again]), self.now + APART))
+        self._channels[to].send(pa.concat_tables([sent, again]), self.now + APART)
 
-    def arrive(self, to: str, schema: pa.Schema) -> pa.Table:
+    def arrive(self, to: str) -> pa.Table:
         """Messages that arrive now: all that have to, and some of the rest, in any order."""
-        found, left = [schema.empty_table()], []
-        for flight in self._flights.pop(to, []):
-            now = self.noise.random(len(flight.messages)) < (1 if self.now >= flight.until else 0.4)
-            found.append(flight.messages.filter(pa.array(now)))
-            left.append(flight._replace(messages=flight.messages.filter(pa.array(~now))))
-        self._flights[to] = [flight for flight in left if len(flight.messages)]
-        arrived = pa.concat_tables(found).combine_chunks()
-        return arrived.take(pa.array(self.noise.permutation(len(arrived))))
+        return self._channels[to].deliver(0.4, self.now).combine_chunks()
 
     def guarded(self, at: int) -> GuardedStore:
         return GuardedStore(self.stores[at], str(at))
@@ -310,7 +289,7 @@ class Staged:
                 self.now += APART // 2
                 round_of([])
             self.now += max(0, passes - 2 * APART)
-        while any(self._flights.values()):
+        while any(self._channels.values()):
             self.now += APART // 2
             round_of([])
 
@@ -319,37 +298,36 @@ STEPS = st.lists(st.tuples(EVENTS, st.sampled_from([0, 10, APART, RETENTION // 2
 """Changes, and how much time passes after them; what is under way arrives before long."""
 
 
-@given(steps=STEPS, seed=st.integers(0, 1000), how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=examples(36))
+@law(36, steps=STEPS, seed=st.integers(0, 1000), how=st.sampled_from(["inner", "left"]))
 def test_a_staged_join_is_that_of_the_rows_its_first_stages_hold(
     steps: list[tuple[list[Change], int]], seed: int, how: str
 ) -> None:
-    staged, joined = Staged(3, np.random.default_rng(seed)), Joined()
+    joined = Joined()
+    staged = Staged(np.random.default_rng(seed), subscription=SUBSCRIPTION, resolve=ANSWER)
 
     def round_of(events: list[Change]) -> None:
         lefts, rights = sides(events)
         rekeyed = rekey(lefts, staged.guarded(0), staged.count, **staged.clock)
         staged.send("subscription", rekeyed.subscriptions)
         staged.send("resolve", rekeyed.answers)
-        asked = staged.arrive("subscription", SUBSCRIPTION)
+        asked = staged.arrive("subscription")
         for page in subscription(asked, rights, staged.guarded(1), staged.count, **staged.clock):
             staged.send("resolve", page)
-        answers = join_rows(staged.arrive("resolve", ANSWER), how)  # type: ignore[arg-type]
+        answers = join_rows(staged.arrive("resolve"), how)  # type: ignore[arg-type]
         apply(resolve(answers, staged.guarded(2), staged.count, **staged.clock), joined)
 
     staged.drive(steps, round_of)
     assert joined == wanted(how, staged.stores)
 
 
-@given(steps=STEPS, seed=st.integers(0, 1000))
-@settings(max_examples=examples(36))
+@law(36, steps=STEPS, seed=st.integers(0, 1000))
 def test_a_staged_aggregate_is_of_the_rows_that_regroup_holds(steps: list[tuple[list[Change], int]], seed: int) -> None:
-    staged, shown = Staged(2, np.random.default_rng(seed)), dict[bytes, int]()
+    staged, shown = Staged(np.random.default_rng(seed), groups=GROUPED), dict[bytes, int]()
 
     def round_of(events: list[Change]) -> None:
         staged.send("groups", regroup(rows_of(events), staged.guarded(0), staged.count, as_read=True, **staged.clock))
         how: Any = {"source": b"a-groups", "guarded": True, **staged.clock}
-        made = aggregate(staged.arrive("groups", GROUPED), staged.guarded(1), staged.count, FOLD, **how)
+        made = aggregate(staged.arrive("groups"), staged.guarded(1), staged.count, FOLD, **how)
         count_rows(made, shown)
 
     staged.drive(steps, round_of)

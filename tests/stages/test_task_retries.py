@@ -3,8 +3,6 @@
 Through the real operators and stores, every batch validated; the processes are killed for real in ``integration``.
 """
 
-from __future__ import annotations
-
 import importlib
 import random
 from collections.abc import Iterator
@@ -14,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin import InvariantError
@@ -23,10 +20,11 @@ from fkjoin.stages.invariants import GuardedStore, expected_subscriptions, live_
 from fkjoin.stages.subscription import subscription
 from fkjoin.state import BucketStore, MemoryStore
 from tests.support.engine import LocalEngine
+from tests.support.laws import law
 from tests.support.operators import OPERATORS, Operator
 from tests.support.oracle import Change, batch_join, histories, messages, rows
 from tests.support.replay.memory_join import MemoryJoin
-from tests.support.sampling import EVERY, examples
+from tests.support.sampling import EVERY
 
 
 @st.composite
@@ -95,8 +93,7 @@ class Validated(MemoryJoin):
         return results
 
 
-@given(cut=batches(), data=st.data(), how=st.sampled_from(["inner", "left"]))
-@settings(max_examples=examples(60))
+@law(60, cut=batches(), data=st.data(), how=st.sampled_from(["inner", "left"]))
 def test_whole_batches_suffixes_and_records_that_come_again_change_nothing(cut: Any, data: Any, how: Any) -> None:
     join, seen = Validated(how), list[Change]()
     for changes in cut:
@@ -109,10 +106,12 @@ def test_whole_batches_suffixes_and_records_that_come_again_change_nothing(cut: 
     assert rows(join.batch(data.draw(st.permutations(seen)))) == []
 
 
-@given(
-    history=histories(), paces=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9))), how=st.sampled_from(["inner", "left"])
+@law(
+    100,
+    history=histories(),
+    paces=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9))),
+    how=st.sampled_from(["inner", "left"]),
 )
-@settings(max_examples=examples(100))
 def test_a_producers_retries_and_partitions_interleaved_at_will_end_in_the_same_table(
     history: list[Change], paces: list[tuple[int, int]], how: Any
 ) -> None:

@@ -1,23 +1,16 @@
 """Changes of a key with one version: the content decides, whatever their order, their batches and how often they come."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from fkjoin import Table, fk_join
-from fkjoin.codec import versions
-from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import JOINED, LEFT, table
+from fkjoin.codec.messages import JOINED, LEFT
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.merge import merge
@@ -25,9 +18,10 @@ from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
 from fkjoin.testing import REORDER, AggregateTest, Change, EnrichTest, FlatMapTest, JoinTest, KeyJoinTest, event
 from tests.support import merging, multi_join
+from tests.support.laws import law
 from tests.support.queries import run, table_of, write_lines
-from tests.support.sampling import examples
 from tests.support.sessions import small
+from tests.support.versions import message_table, version
 
 TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
 NAMES = [{"to": "b", "n": 1}, {"to": "b", "n": 2}, {"to": "c", "n": 1}, None]
@@ -63,11 +57,12 @@ def viewed(batches: list[list[Change]]) -> tuple[Any, Counters]:
     """A table whose rows are kept as hashes."""
     store, count, rows = MemoryStore(), Counters(), dict[str, bytes]()
     for batch in batches:
-        keys, values = ([one.key.encode() for one in batch], [_bytes(one) for one in batch])
-        at = versions.encode(b"a-source", [np.array([one.version for one in batch], np.int64)], tied=True)
-        gone = np.array([value is None for value in values], bool)
-        came = table(JOINED, pa.array(keys, BYTES), at, pa.array(values, BYTES), gone, np.zeros(len(batch), np.int64))
-        merging.apply(resolve(came, store, count, as_read=True, **TIMES), rows)
+        came = []
+        for change in batch:
+            mark = version(change.version or 0, source=b"a-source", tied=True)
+            came.append((change.key, mark, _bytes(change), change.row is None, 0))
+        read = message_table(JOINED, came)
+        merging.apply(resolve(read, store, count, as_read=True, **TIMES), rows)
     return rows, count
 
 
@@ -107,8 +102,7 @@ RUNS: dict[str, Run] = {
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-@given(drawn=SOME, cuts=st.sets(st.integers(1, 6)), data=st.data())
-@settings(max_examples=examples(36), deadline=None)
+@law(36, drawn=SOME, cuts=st.sets(st.integers(1, 6)), data=st.data())
 def test_the_order_of_changes_with_one_version_makes_no_difference(run: Run, drawn: Any, cuts: set[int], data: Any) -> None:
     changes = [Change(side, key, row, version) for side, key, version, row in drawn]
     wanted, _ = run([sorted(changes, key=str)])

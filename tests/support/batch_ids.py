@@ -1,7 +1,5 @@
 """Names of batches, each of which follows the one before it."""
 
-from __future__ import annotations
-
 from fkjoin.sinks import BatchId
 
 

@@ -1,7 +1,5 @@
 """Expressions of Spark's, bound as the engine binds a user's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import pyarrow as pa

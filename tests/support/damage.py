@@ -1,12 +1,11 @@
 """Local files of stores that are damaged in any way, at any moment."""
 
-from __future__ import annotations
-
 import contextlib
+import inspect
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +65,8 @@ def one_twice(files: Files, rng: random.Random, folder: Path) -> None:
     shutil.copy(file, file.with_name(rng.choice(["000099.sst", "000099.log", "MANIFEST-000099", "pending-00.tail"])))
 
 
-HARMS: list[Callable[[Files, random.Random, Path], None]] = [
-    all_gone,
-    a_folder_gone,
-    some_gone,
-    all_but_some_gone,
-    a_bit_flipped,
-    one_cut,
-    one_over_another,
-    one_in_the_place_of_another,
-    one_twice,
-]
+HARMS = [harm for harm in vars().values() if inspect.isfunction(harm)]
+"""Ways to damage files: all functions above."""
 
 
 class Damaging:

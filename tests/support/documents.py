@@ -1,7 +1,5 @@
 """Code in documents, and documents as programs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,19 +1,13 @@
 """A table's changes and events: their messages, and the events with rows that a plain recomputation has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import versions
-from fkjoin.codec.arrays import BYTES, as_bytes, valid
-from fkjoin.codec.messages import EVENT, JOINED, table
+from fkjoin.codec.messages import EVENT, JOINED
 from tests.support.changes import newest
-
-SOURCE = versions.identity("customers")
+from tests.support.versions import message_table, version
 
 
 class Change(NamedTuple):
@@ -38,20 +32,21 @@ Sent = tuple[int, bytes | None]
 
 def rows_of(batch: Iterable[Message]) -> pa.Table:
     """The changes of a batch."""
-    changes = [one for one in batch if isinstance(one, Change)]
-    rows = pa.array([one.row for one in changes], BYTES)
-    version = versions.encode(SOURCE, [np.array([one.version for one in changes], np.int64)])
-    keys = as_bytes(pa.array([one.key for one in changes], pa.string()))
-    return table(JOINED, keys, version, rows, ~valid(rows), np.zeros(len(changes), np.int64))
+    rows = []
+    for change in batch:
+        if isinstance(change, Change):
+            rows.append((change.key, version(change.version), change.row, change.row is None, 0))
+    return message_table(JOINED, rows)
 
 
 def events_of(batch: Iterable[Message]) -> pa.Table:
     """The events of a batch."""
-    events = [one for one in batch if isinstance(one, Event)]
-    texts = [str(one.number) for one in events]
-    keys = [text if one.key is None else one.key for one, text in zip(events, texts, strict=True)]
-    named = np.array([one.key is not None for one in events], bool)
-    return table(EVENT, as_bytes(pa.array(keys, pa.string())), named, as_bytes(pa.array(texts, pa.string())))
+    rows = []
+    for event in batch:
+        if isinstance(event, Event):
+            text = str(event.number)
+            rows.append((text if event.key is None else event.key, event.key is not None, text))
+    return message_table(EVENT, rows)
 
 
 def in_order(some: Iterable[Sent]) -> list[Sent]:

@@ -1,7 +1,5 @@
 """Files of lines, and tables of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

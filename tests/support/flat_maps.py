@@ -1,18 +1,17 @@
 """Rows that become rows under keys of their own: their messages, and a plain recomputation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from fkjoin.codec import pairs, versions
-from fkjoin.codec.arrays import as_bytes
-from fkjoin.codec.messages import JOINED, table
+from fkjoin.codec import pairs
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import JOINED
 from fkjoin.codec.pairs import Pairs
 from tests.support.changes import newest
+from tests.support.versions import message_table, version
 
 Outputs = Mapping[str, bytes]
 
@@ -33,20 +32,13 @@ def recomputed(changes: Sequence[Change]) -> dict[str, bytes]:
     return table
 
 
-def text(values: Sequence[str]) -> pa.Array:
-    return as_bytes(pa.array(values, pa.string()))
-
-
 def messages(changes: Sequence[Change]) -> pa.Table:
     made = [(at, key, row) for at, change in enumerate(changes) for key, row in (change.outputs or {}).items()]
     of = np.array([at for at, *_ in made], np.int64)
-    outputs = Pairs(of, text([key for _, key, _ in made]), as_bytes(pa.array([row for *_, row in made], pa.binary())))
-    version = np.array([change.version for change in changes], np.int64)
-    return table(
-        JOINED,
-        text([change.key for change in changes]),
-        versions.encode(b"a-source", [version]),
-        pairs.encode(outputs, len(changes)),
-        np.array([change.outputs is None for change in changes], bool),
-        version,
-    )
+    keys = pa.array([key for _, key, _ in made], BYTES)
+    outputs = Pairs(of, keys, pa.array([row for *_, row in made], BYTES))
+    rows = []
+    for change, body in zip(changes, pairs.encode(outputs, len(changes)).to_pylist(), strict=True):
+        mark = version(change.version, source=b"a-source")
+        rows.append((change.key, mark, body, change.outputs is None, change.version))
+    return message_table(JOINED, rows)

@@ -241,13 +241,7 @@ def closed_of(tables: dict[str, Rows]) -> Rows:
 
 
 QUERIES: dict[str, tuple[Callable[[Tables, str], Any], Callable[[dict[str, Rows]], Rows]]] = {
-    "groups": (groups, groups_of),
-    "chain": (chain, chain_of),
-    "star": (star, star_of),
-    "tags": (tags, tags_of),
-    "pairs": (pairs, pairs_of),
-    "seen": (seen, seen_of),
-    "closed": (closed, closed_of),
+    build.__name__: (build, globals()[f"{build.__name__}_of"]) for build in (groups, chain, star, tags, pairs, seen, closed)
 }
 """The builder of each query, and a function that recomputes its rows."""
 

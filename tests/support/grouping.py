@@ -1,7 +1,5 @@
 """Both stages of an aggregate over memory, random changes, and a plain recomputation."""
 
-from __future__ import annotations
-
 import datetime
 import math
 from collections import defaultdict

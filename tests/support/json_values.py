@@ -1,7 +1,5 @@
 """Single values read from JSON."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

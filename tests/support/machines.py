@@ -7,8 +7,6 @@ A message may arrive alone or with others, and again, in as many batches as if e
 than a real system does.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import ANSWER, CHANGE, GROUPED, JOINED, NUMBERED, PART, SUBSCRIPTION, Operation
 from fkjoin.state import MemoryStore
+from tests.support.versions import message_table
 
 CHANNELS = {
     "left": CHANGE,
@@ -168,7 +167,8 @@ class Machine:
             for channel, values in self._known.messages(batch):
                 came[channel].append([_renamed(value, own) for value in values])
         sent, results = ([list[Any]() for _ in steps] for _ in range(2))
-        for channel, table in self._stage({name: _table(name, came[name]) for name in CHANNELS}, store).items():
+        tables = {name: message_table(schema, came[name]) for name, schema in CHANNELS.items()}
+        for channel, table in self._stage(tables, store).items():
             for message in messages_of(channel, table):
                 own = _owner(message.values[0])
                 (results if channel == "result" else sent)[own].append(
@@ -266,11 +266,6 @@ def _text(name: str, value: Any) -> str:
     if name == "version":
         return f"version {'/'.join(','.join(map(str, numbers)) or 'none' for _, numbers in versions.decode(value))}"
     return f"{name} {letters(value) if isinstance(value, bytes) else value}"
-
-
-def _table(channel: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
-    schema = CHANNELS[channel]
-    return pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema) if rows else schema.empty_table()
 
 
 def _put(store: MemoryStore, entries: Sequence[tuple[bytes, bytes]]) -> None:

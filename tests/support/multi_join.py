@@ -1,8 +1,7 @@
 """A join with two right tables over memory: its messages, its table, and the plain batch join."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.multi_join import KEY, Field, MultiJoin, Nested, Right
 from fkjoin.stages.scatter import answered, foreign_keys, scatter, tagged
 from fkjoin.state import MemoryStore
-from tests.support.changes import take
+from tests.support.changes import newest, take
 
 TEXT = pa.schema([("text", pa.string())])
 MADE = Nested((("key", Field(KEY, ("id",))), ("left", Field(LEFT, ("text",))), ("both", Nested((("first", Field(0, ())),)))))
@@ -62,14 +61,12 @@ def right_messages(changes: Iterable[Change]) -> pa.Table:
 
 
 def batch_join(changes: Iterable[Change], how: tuple[str, ...]) -> dict[str, Row]:
-    newest: dict[tuple[int, str], Change] = {}
-    for change in sorted(changes, key=lambda change: change.version):
-        newest[change.number, change.key] = change
+    rows = newest(changes, attrgetter("number", "key"))
     found: dict[str, Row] = {}
-    for (number, key), left in newest.items():
+    for (number, key), left in rows.items():
         if number != LEFT or left.text is None:
             continue
-        others = [newest.get((at, name)) if name is not None else None for at, name in enumerate(left.foreign)]
+        others = map(rows.get, enumerate(left.foreign))
         texts = [None if other is None else other.text for other in others]
         if all(text is not None or one == "left" for text, one in zip(texts, how, strict=True)):
             found[key] = (left.text, *texts)  # type: ignore[assignment]

@@ -38,12 +38,19 @@ Rows = Mapping[str, Sequence[pa.Table]]
 """Messages from sources, by the stage to which they come."""
 
 
+OPERATORS: list[type[Operator]] = []
+"""All kinds, in the order in which they stand here."""
+
+
 class Operator(ABC):
     """An operator; an attempt at a batch is committed, or not.  Two that are made with the same numbers do the same."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         state = StateSpec("operator", rng.choice([1, 2, 4]), 60_000, str(folder), "{}", rng.random() < 0.3)
         self.engine = Engine(self.specs(state, rng))
+
+    def __init_subclass__(cls) -> None:
+        OPERATORS.append(cls)
 
     @property
     def engines(self) -> list[Engine]:
@@ -274,18 +281,3 @@ class Windowed(Operator):
 
     def told(self, changes: Sequence[Any]) -> Mapping[str, Mapping[str, int]]:
         return {"close": {f"{CAME}0": max(time for _, _, time, _ in changes)}}
-
-
-OPERATORS: list[type[Operator]] = [
-    Join,
-    PacedJoin,
-    Aggregated,
-    Cogrouped,
-    MultiJoined,
-    Children,
-    Merged,
-    Paired,
-    FlatMapped,
-    Enriched,
-    Windowed,
-]

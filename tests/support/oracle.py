@@ -1,19 +1,17 @@
 """The expected result of a join: a plain batch join of the final tables; and events from which tests make changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from fkjoin.codec import versions
-from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import CHANGE, RESULT, table
+from fkjoin.codec.messages import CHANGE, RESULT
 from fkjoin.stages.join_rows import split_rows
-from tests.support.changes import take
+from tests.support.changes import newest, take
+from tests.support.versions import message_table, version
 
 LEFT, RIGHT = versions.identity("left"), versions.identity("right")
 
@@ -32,14 +30,12 @@ class Change(NamedTuple):
 
 def batch_join(changes: Iterable[Change], how: str) -> Joined:
     """The joined table of the rows with the greatest versions."""
-    newest: dict[tuple[bool, bytes], Change] = {}
-    for change in sorted(changes, key=lambda change: change.version):
-        newest[change.left, change.key] = change
+    rows = newest(changes, attrgetter("left", "key"))
     joined: Joined = {}
-    for (left, key), change in newest.items():
+    for (left, key), change in rows.items():
         if not left or change.value is None:
             continue
-        other = newest.get((False, change.foreign_key)) if change.foreign_key is not None else None
+        other = rows.get((False, change.foreign_key))
         right = other.value if other is not None else None
         if right is not None or how == "left":
             joined[key] = (change.value, right)
@@ -48,15 +44,13 @@ def batch_join(changes: Iterable[Change], how: str) -> Joined:
 
 def messages(changes: Iterable[Change], *, left: bool) -> pa.Table:
     """One side's changes as ``CHANGE``."""
-    rows = [change for change in changes if change.left == left]
-    return table(
-        CHANGE,
-        pa.array([row.key for row in rows], BYTES),
-        pa.array([row.foreign_key if row.value is not None else None for row in rows], BYTES),
-        pa.array([row.value for row in rows], BYTES),
-        versions.encode(LEFT if left else RIGHT, [np.array([row.version for row in rows], np.int64)]),
-        np.array([row.version for row in rows], np.int64),
-    )
+    rows = []
+    for change in changes:
+        if change.left == left:
+            foreign_key = None if change.value is None else change.foreign_key
+            mark = version(change.version, source=LEFT if left else RIGHT)
+            rows.append((change.key, foreign_key, change.value, mark, change.version))
+    return message_table(CHANGE, rows)
 
 
 def sides(changes: Iterable[Change]) -> tuple[pa.Table, pa.Table]:

@@ -1,19 +1,17 @@
 """Two tables with one key: their messages, and the plain join by primary key."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from fkjoin.codec import versions
-from fkjoin.codec.arrays import BYTES, as_bytes
-from fkjoin.codec.messages import NUMBERED, table
+from fkjoin.codec.arrays import BYTES
+from fkjoin.codec.messages import NUMBERED
 from fkjoin.stages.join_rows import split_rows
 from tests.support.changes import newest, take
+from tests.support.versions import message_table, version
 
 HOWS = ("inner", "left", "outer")
 SOURCES = b"the-left", b"theright"
@@ -41,13 +39,10 @@ class Result(NamedTuple):
 
 
 def messages(events: Iterable[Event]) -> pa.Table:
-    listed = list(events)
-    number, key, version, row, ts = zip(*listed, strict=True) if listed else ((), (), (), (), ())
-    values, numbers = pa.array(row, BYTES), np.array(version, np.int64)
-    encoded = [versions.encode(source, [numbers]).to_pylist() for source in SOURCES]
-    of = pa.array([encoded[which][at] for at, which in enumerate(number)], BYTES)
-    keys = as_bytes(pa.array(key, pa.string()))
-    return table(NUMBERED, keys, of, values, values.is_null(), np.array(ts, np.int64), np.array(number, np.int8))
+    rows = []
+    for number, key, changed, row, ts in events:
+        rows.append((key, version(changed, source=SOURCES[number]), row, row is None, ts, number))
+    return message_table(NUMBERED, rows)
 
 
 def joined(events: Iterable[Event], how: str) -> dict[str, Result]:

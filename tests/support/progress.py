@@ -1,7 +1,5 @@
 """Progress events as Spark gives them."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The rooms of the package, and which modules lie in them."""
 
-from __future__ import annotations
-
 import ast
 import os
 from collections.abc import Iterator
@@ -11,26 +9,8 @@ from pathlib import Path
 from tests.support.places import ROOT
 
 ROOMS = [
-    "errors",
-    "state",
-    "codec",
-    "folds",
-    "stages",
-    "plan",
-    "spark",
-    "storage",
-    "sessions",
-    "checkpoint",
-    "files",
-    "kafka",
-    "analysis",
-    "lowering",
-    "sinks",
-    "face",
-    "metrics",
-    "testing",
-    "jobs",
-    "cli",
+    *("errors", "state", "codec", "folds", "stages", "plan", "spark", "storage", "sessions", "checkpoint"),
+    *("files", "kafka", "analysis", "lowering", "sinks", "face", "metrics", "testing", "jobs", "cli"),
 ]
 """Each imports only from itself and from those above it in this list."""
 

@@ -1,7 +1,5 @@
 """A reader that gives rows as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """A log for bucket stores, and stores filled and read with plain bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

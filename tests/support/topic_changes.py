@@ -1,7 +1,5 @@
 """Records of a topic as stages get them, and what each stage that reads a source makes of them."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +20,7 @@ from fkjoin.stages.scatter import scatter
 from fkjoin.stages.spread import spread
 from fkjoin.state import MemoryStore
 from tests.support.oracle import Change
+from tests.support.versions import message_table
 
 TOPIC = versions.topic_identity("orders", "id of orders")
 TIMES: Any = {"now_ms": 0, "retention_ms": 1}
@@ -51,16 +50,12 @@ def version(*places: Place, source: bytes = TOPIC, before: tuple[int, ...] = ())
 
 
 def changes_of(sent: list[Sent], source: bytes = TOPIC) -> pa.Table:
-    places = [one.place for one in sent]
-    rows = [one.change for one in sent]
-    return table(
-        CHANGE,
-        pa.array([row.key for row in rows], BYTES),
-        pa.array([row.foreign_key if row.value is not None else None for row in rows], BYTES),
-        pa.array([row.value for row in rows], BYTES),
-        version(*places, source=source) if places else pa.array([], BYTES),
-        np.array([place.timestamp for place in places], np.int64),
-    )
+    rows = []
+    for place, change in sent:
+        foreign_key = None if change.value is None else change.foreign_key
+        mark = version(place, source=source)[0].as_py()
+        rows.append((change.key, foreign_key, change.value, mark, place.timestamp))
+    return message_table(CHANGE, rows)
 
 
 GROUP = b"\1\0\0\0g"

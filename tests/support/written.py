@@ -1,7 +1,5 @@
 """Tables that are written as Parquet and read again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

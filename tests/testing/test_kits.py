@@ -1,36 +1,19 @@
 """The test kit for users: what it plays, and that a join goes through it unharmed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fkjoin.testing as kit
 from fkjoin import FkJoinError, TopologyError
 from fkjoin import aggregates as agg
-from fkjoin.testing import (
-    CRASH,
-    DUPLICATE,
-    REORDER,
-    AggregateTest,
-    EnrichTest,
-    FlatMapTest,
-    JoinTest,
-    KeyJoinTest,
-    MembersTest,
-    change,
-    event,
-    left,
-    right,
-)
+from fkjoin.testing import CRASH, DUPLICATE, REORDER, JoinTest, KeyJoinTest, change, event, left, right
+from tests.support.laws import law
 from tests.support.places import ROOT
-from tests.support.sampling import examples
 
 
 def test_a_test_reads_like_this() -> None:
@@ -48,42 +31,11 @@ def test_a_test_reads_like_this() -> None:
     assert test.feed(older) == [], "the version decides"
 
 
-EVENTS = st.lists(
-    st.one_of(
-        st.builds(
-            left,
-            st.sampled_from(["o1", "o2"]),
-            st.none() | st.fixed_dictionaries({"fk": st.sampled_from(["a", "b", None]), "n": st.integers(0, 2)}),
-        ),
-        st.builds(right, st.sampled_from(["a", "b"]), st.none() | st.fixed_dictionaries({"m": st.integers(0, 2)})),
-        st.sampled_from([CRASH, DUPLICATE, REORDER]),
-    ),
-    max_size=25,
-)
-
-
-@given(events=EVENTS, how=st.sampled_from(["inner", "left"]), seed=st.integers(0, 99))
-@settings(max_examples=examples(150))
-def test_whatever_happens_the_table_is_the_batch_join(events: list[Any], how: Any, seed: int) -> None:
-    test = JoinTest(lambda key, row: row["fk"], how, seed=seed)
-    test.feed(*events)
-    rows: dict[str, dict[str, Any]] = {"left": {}, "right": {}}
-    for one in events:
-        if isinstance(one, kit.Change):
-            rows[one.side][one.key] = one.row
-    wanted = {}
-    for key, row in rows["left"].items():
-        other = rows["right"].get(row["fk"]) if row is not None else None
-        if row is not None and (other is not None or how == "left"):
-            wanted[key] = {"left": row, "right": other}
-    assert test.table == wanted
-
-
 NUMBER = pa.schema([("n", pa.int64())])
 
 
-def members(group: Any = "fk") -> MembersTest:
-    return MembersTest(group, NUMBER, {"n": agg.sum("n")})
+def members(group: Any = "fk") -> kit.MembersTest:
+    return kit.MembersTest(group, NUMBER, {"n": agg.sum("n")})
 
 
 def plus(key: str, row: dict[str, Any], total: int) -> int:
@@ -94,8 +46,8 @@ def minus(key: str, row: dict[str, Any], total: int) -> int:
     return total - row["n"]
 
 
-def aggregate(group: Any, seed: int = 0) -> AggregateTest:
-    return AggregateTest(group, 0, plus, minus, seed=seed)
+def aggregate(group: Any, seed: int = 0) -> kit.AggregateTest:
+    return kit.AggregateTest(group, 0, plus, minus, seed=seed)
 
 
 KITS: dict[str, tuple[Any, str, str]] = {
@@ -103,8 +55,8 @@ KITS: dict[str, tuple[Any, str, str]] = {
     "join by primary key": (lambda: KeyJoinTest(how="left"), "left(…) or right(…)", "pair"),
     "aggregate": (lambda: aggregate("fk"), "change(…)", "regroup"),
     "members": (members, "change(…)", "aggregate"),
-    "flat map": (lambda: FlatMapTest(lambda key, row: [row], "fk"), "change(…)", "owners"),
-    "enrich": (lambda: EnrichTest(on="fk", how="left"), "change(…) or event(…)", "enrich"),
+    "flat map": (lambda: kit.FlatMapTest(lambda key, row: [row], "fk"), "change(…)", "owners"),
+    "enrich": (lambda: kit.EnrichTest(on="fk", how="left"), "change(…) or event(…)", "enrich"),
 }
 """A test of each kind, the functions that make what it takes, and the name of a stage."""
 
@@ -145,11 +97,11 @@ NAMING: dict[str, tuple[Callable[[Any], Any], str, Callable[[Any], Any]]] = {
     "group": (aggregate, "the row of 'o2'", lambda row: change("o2", row)),
     "group of members": (members, "the row of 'o2'", lambda row: change("o2", row)),
     "key": (
-        lambda named: FlatMapTest(lambda key, row: [row], named),
+        lambda named: kit.FlatMapTest(lambda key, row: [row], named),
         "a row that 'o2' makes",
         lambda row: change("o2", row),
     ),
-    "on": (lambda named: EnrichTest(named, how="left"), "the event {.*}", event),
+    "on": (lambda named: kit.EnrichTest(named, how="left"), "the event {.*}", event),
 }
 """By an argument that names a column: the test, whose row lacks it, and what makes such a row's change."""
 
@@ -194,8 +146,8 @@ def test_a_value_of_another_type_than_its_column_is_refused_by_name() -> None:
         test.feed(change("o1", {"fk": "a", "m": 1}))
     assert (test.table, test.results) == ({}, [])
     with pytest.raises(FkJoinError, match="columns: it uses the column 'm', and the schema has n"):
-        MembersTest("zoo", NUMBER, {"it": agg.max_by("n", "m")})
-    text = MembersTest("fk", pa.schema([("n", pa.string())]), {"all": agg.collect_set("n")})
+        kit.MembersTest("zoo", NUMBER, {"it": agg.max_by("n", "m")})
+    text = kit.MembersTest("fk", pa.schema([("n", pa.string())]), {"all": agg.collect_set("n")})
     with pytest.raises(FkJoinError, match="^the row of 'o1': 1 cannot be a value of column n, which is string: it is a int$"):
         text.feed(change("o1", {"fk": "a", "n": 1}))
     assert test.feed(change("o1", {"fk": "a", "n": None}), change("o2", {"fk": "b", "n": 2}))[-1] == ("b", "insert", {"n": 2})
@@ -204,7 +156,7 @@ def test_a_value_of_another_type_than_its_column_is_refused_by_name() -> None:
 HOWS: list[tuple[Callable[[Any], Any], dict[str, str | None]]] = [
     (lambda how: KeyJoinTest(how=how), {"LEFT": "left", "full_outer": "outer", "full": "outer", "semi": None}),
     (lambda how: JoinTest("fk", how=how), {"leftouter": "left", "right": None, "cross": None}),
-    (lambda how: EnrichTest("fk", how=how), {"left_outer": "left", "outer": None, "right": None}),
+    (lambda how: kit.EnrichTest("fk", how=how), {"left_outer": "left", "outer": None, "right": None}),
 ]
 """Kits, which check ``how`` as the library does, and by words of Spark's what is to be written."""
 
@@ -263,7 +215,7 @@ def test_examples_in_documents_hold(document: str) -> None:
 
 
 def test_a_test_of_an_enrich_reads_like_this() -> None:
-    test = EnrichTest(on="customer", how="left")
+    test = kit.EnrichTest(on="customer", how="left")
     first = event({"customer": "c1", "n": 1})
     results = test.feed(first, change("c1", {"name": "Ada"}), CRASH, change("c1", {"name": "Eve"}), DUPLICATE, first, REORDER)
     assert results == [
@@ -283,7 +235,7 @@ def test_a_test_of_an_enrich_reads_like_this() -> None:
 
 
 def test_rows_of_a_flat_map_with_one_key_are_refused() -> None:
-    test = FlatMapTest(lambda key, row: row["items"], lambda key, item: item["sku"])
+    test = kit.FlatMapTest(lambda key, row: row["items"], lambda key, item: item["sku"])
     with pytest.raises(FkJoinError, match="rows of '3': two of its rows have"):
         test.feed(change("3", {"items": [{"sku": "a"}] * 2}))
 
@@ -299,23 +251,30 @@ def test_a_test_of_a_join_by_primary_key_reads_like_this() -> None:
     assert set(test.stored("pair")) >= {b"d1", b"d2"}
 
 
-CHANGES = st.builds(
-    change,
-    st.sampled_from(["1", "2", "3", "4", "5", "6"]),
-    st.none() | st.fixed_dictionaries({"zoo": st.sampled_from(["a", "b", None]), "n": st.integers(0, 3)}),
-)
+ZOOS = st.none() | st.fixed_dictionaries({"zoo": st.sampled_from(["a", "b", None]), "n": st.integers(0, 3)})
+CHANGES = st.builds(left, st.sampled_from("123456"), ZOOS) | st.builds(right, st.sampled_from("ab"), ZOOS)
 BATCHES = st.lists(st.tuples(st.lists(CHANGES, max_size=9), st.sampled_from([CRASH, DUPLICATE, REORDER])), max_size=6)
+Zoos = dict[str, dict[str, Any]]
+"""Rows by key, in the order of the keys."""
 
 
-def by_zoo(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
+def left_join(rows: Zoos, rights: Zoos) -> dict[str, Any]:
+    return {key: {"left": row, "right": rights.get(row["zoo"])} for key, row in rows.items()}
+
+
+def inner_join(rows: Zoos, rights: Zoos) -> dict[str, Any]:
+    return {key: row for key, row in left_join(rows, rights).items() if row["right"] is not None}
+
+
+def by_zoo(rows: Zoos) -> dict[str, list[int]]:
     numbers: dict[str, list[int]] = {}
-    for row in rows:
+    for row in rows.values():
         if row["zoo"] is not None:
             numbers.setdefault(row["zoo"], []).append(row["n"])
     return numbers
 
 
-def sums(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def sums(rows: Zoos, _: Zoos) -> dict[str, Any]:
     return {zoo: sum(numbers) for zoo, numbers in by_zoo(rows).items()}
 
 
@@ -324,40 +283,49 @@ def both(key: str, row: dict[str, Any]) -> list[dict[str, Any]]:
     return [row, {"zoo": "all", "n": row["n"]}]
 
 
-def first_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def first_rows(rows: Zoos, _: Zoos) -> dict[str, Any]:
     """The rows by zoo, each made of the row with the least key."""
     first: dict[str, Any] = {}
-    for row in reversed(rows):
+    for row in reversed(rows.values()):
         first |= {one["zoo"]: one for one in both("", row) if one["zoo"] is not None}
     return first
 
 
-def of_some_kinds(seed: int) -> MembersTest:
+def of_some_kinds(seed: int) -> kit.MembersTest:
     columns = {"all": agg.collect_list("n"), "most": agg.max_by("n", "n")}
     columns["kinds"] = agg.count_distinct("n")
-    return MembersTest("zoo", NUMBER, columns, having=lambda row: row["kinds"] > 1, seed=seed)
+    return kit.MembersTest("zoo", NUMBER, columns, having=lambda row: row["kinds"] > 1, seed=seed)
 
 
-def some_kinds(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def some_kinds(rows: Zoos, _: Zoos) -> dict[str, Any]:
     zoos = by_zoo(rows).items()
     some = [(zoo, numbers, len(set(numbers))) for zoo, numbers in zoos if len(set(numbers)) > 1]
     return {zoo: {"all": ns, "most": max(ns), "kinds": kinds} for zoo, ns, kinds in some}
 
 
-LAWS: list[tuple[Callable[[int], Any], Callable[[Any], dict[str, Any]]]] = [
-    (lambda seed: aggregate("zoo", seed), sums),
-    (lambda seed: FlatMapTest(both, "zoo", seed=seed), first_rows),
-    (of_some_kinds, some_kinds),
-]
-"""A test with a seed, and the table of rows, which come in the order of their keys."""
+LAWS: dict[str, tuple[Callable[[int], Any], Callable[[Zoos, Zoos], dict[str, Any]]]] = {
+    "join": (lambda seed: JoinTest(lambda key, row: row["zoo"], seed=seed), inner_join),
+    "left join": (lambda seed: JoinTest("zoo", "left", seed=seed), left_join),
+    "aggregate": (lambda seed: aggregate("zoo", seed), sums),
+    "flat map": (lambda seed: kit.FlatMapTest(both, "zoo", seed=seed), first_rows),
+    "members": (of_some_kinds, some_kinds),
+}
+"""A test with a seed, and the table that left rows and right rows come to."""
 
 
-@pytest.mark.parametrize(("make", "wanted"), LAWS, ids=["aggregate", "flat map", "members"])
-@given(batches=BATCHES, seed=st.integers(0, 99))
-@settings(max_examples=examples(90))
-def test_whatever_happens_it_is_of_the_rows(make: Any, wanted: Any, batches: Any, seed: Any) -> None:
-    test = make(seed)
-    events = [event for changes, sentinel in batches for event in (*changes, sentinel)]
-    test.feed(*events)
-    rows = {event.key: event.row for event in events if isinstance(event, kit.Change)}
-    assert test.table == wanted([row for _, row in sorted(rows.items()) if row is not None])
+@pytest.mark.parametrize("name", LAWS)
+@law(90, batches=BATCHES, seed=st.integers(0, 99))
+def test_whatever_happens_the_table_is_of_the_rows(name: str, batches: Any, seed: int) -> None:
+    make, wanted = LAWS[name]
+    test, fed = make(seed), list[Any]()
+    rows: dict[str, Zoos] = {"left": {}, "right": {}}
+    for changes, sentinel in batches:
+        fed += [some for some in changes if some.side == "left" or "join" in name]
+        fed.append(sentinel)
+    test.feed(*fed)
+    fed_changes = (some for some in fed if isinstance(some, kit.Change))
+    for some in sorted(fed_changes, key=lambda some: some.key):
+        rows[some.side].pop(some.key, None)
+        if some.row is not None:
+            rows[some.side][some.key] = some.row
+    assert test.table == wanted(rows["left"], rows["right"])

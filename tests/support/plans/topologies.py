@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,53 +73,52 @@ class Sources:
 Built = Table | Enriched | Job
 
 
+Build = Callable[[Sources], Built]
+"""A topology: each function of sources alone in this module."""
+
+
 @dataclass(frozen=True)
 class Topology:
     """The builder of a topology, and the rules without which its plan is pinned, too, one by one."""
 
-    build: Callable[[Any], Built]
+    build: Build
     without: tuple[str, ...]
 
 
-TOPOLOGIES: dict[str, Topology] = {}
-"""Topologies by their names, in the order in which they stand here."""
+WITHOUT: dict[str, tuple[str, ...]] = {}
 
 
-def topology(*without: str) -> Callable[[Callable[[Any], Built]], Callable[[Any], Built]]:
-    """Make a topology of a function of sources, under the name of the function."""
+def without(*rules: str) -> Callable[[Build], Build]:
+    """Have a topology's plan be pinned without these rules, too."""
 
-    def added(build: Callable[[Any], Built]) -> Callable[[Any], Built]:
-        TOPOLOGIES[build.__name__] = Topology(build, without)
+    def noted(build: Build) -> Build:
+        WITHOUT[build.__name__] = rules
         return build
 
-    return added
+    return noted
 
 
 # Sources
 
 
-@topology()
 def source_of_json_that_is_learned(of: Sources) -> Table:
     place = of.place("learned")
     (place / "1.json").write_text('{"id": 1, "to": "a", "at": "x", "lsn": 1, "gone": false}\n')
     return Table.from_files(of.spark, place, key="id", version="lsn", deleted="gone", timestamp="lsn", on_error="skip")
 
 
-@topology()
 def source_of_csv(of: Sources) -> Table:
     place = of.place("csv")
     (place / "1.csv").write_text("id,n,lsn\n1,2,3\n")
     return Table.from_files(of.spark, place, key="id", version="lsn")
 
 
-@topology()
 def source_of_parquet_in_folders(of: Sources) -> Table:
     place = of.place("parquet/country=de")
     pq.write_table(pa.table({"id": [1], "part": ["a"], "n": [1.5], "major": [1], "minor": [2]}), place / "1.parquet")
     return Table.from_files(of.spark, of.folder / "parquet", key=["country", "id"], version=["major", "minor"], on_error="fail")
 
 
-@topology()
 def source_of_a_stream_without_a_name(of: Sources) -> Table:
     return rates(of)
 
@@ -129,7 +129,6 @@ def rates(of: Sources, **more: Any) -> Table:
     return Table.from_stream(frame, key="id", version=F.col("id") + 1, deleted="id % 7 = 0", timestamp="at", **more)
 
 
-@topology()
 def source_that_fkjoin_wrote(of: Sources) -> Table:
     place = of.place("written/batch=0-0123abcd")
     rows = {"id": ["a"], "n": [1], "_operation": ["insert"], "_version": [[1]]}
@@ -143,13 +142,11 @@ def source_that_fkjoin_wrote(of: Sources) -> Table:
 # Views
 
 
-@topology()
 def view_that_workers_cannot_evaluate(of: Sources) -> Table:
     columns = ["regexp_replace(shop, 'a+', 'b') as shop", "amount"]
     return of.orders.map_values(columns, name="shown", emit="on-update").filter("amount > 1")
 
 
-@topology()
 def join_of_a_table_that_begins_with_a_snapshot(of: Sources) -> Table:
     place = of.place("customers-snapshot")
     texts = {name: ["x"] for name in ("customer_id", "name", "region", "op")}
@@ -158,7 +155,6 @@ def join_of_a_table_that_begins_with_a_snapshot(of: Sources) -> Table:
     return fk_join(of.orders, begun.filter("name is not null"), "customer_id", name="begun")
 
 
-@topology()
 def periodic_view(of: Sources) -> Table:
     return of.orders.filter("amount > 1", name="large", emit=LONG).materialize("kept")
 
@@ -166,23 +162,21 @@ def periodic_view(of: Sources) -> Table:
 # Joins
 
 
-@topology()
 def join(of: Sources) -> Table:
     return fk_join(of.orders, of.customers, "customer_id")
 
 
-@topology(rules.JOIN_KEEPS_WHAT_IT_NEEDS, rules.RESOLVE_MAKES_ROWS)
+@without(rules.JOIN_KEEPS_WHAT_IT_NEEDS, rules.RESOLVE_MAKES_ROWS)
 def left_join_by_an_expression_with_fields(of: Sources) -> Table:
     return fk_join(of.orders, of.customers, "upper(customer_id)", "left", ["left.amount", "right.name"])
 
 
-@topology(rules.JOIN_KEEPS_WHAT_IT_NEEDS, rules.RESOLVE_MAKES_ROWS)
+@without(rules.JOIN_KEEPS_WHAT_IT_NEEDS, rules.RESOLVE_MAKES_ROWS)
 def join_with_expressions(of: Sources) -> Table:
     joiner = ["left.amount * 2 as twice", "concat(left.shop, right.name) as both", F.upper("right.region").alias("region")]
     return fk_join(of.orders, of.customers, F.col("customer_id"), joiner=joiner, name="joined", emit="on-update")
 
 
-@topology()
 def join_left_to_spark(of: Sources) -> Table:
     joiner = "regexp_replace(left.shop, 'a+', right.name) as shown"
     return fk_join(of.orders, of.customers, "customer_id", "left", joiner, "joined")
@@ -196,28 +190,23 @@ def greeting(left: Any, right: Any) -> str:
     return f"{left['shop']} {right['name']}"
 
 
-@topology()
 def join_with_functions(of: Sources) -> Table:
     return fk_join(of.orders, of.customers, bought_by, joiner=greeting)
 
 
-@topology()
 def join_that_fails(of: Sources) -> Table:
     orders = of.files("strict", "order_id", ORDER, on_error="fail")
     return fk_join(orders, of.customers, "trim(customer_id)", "left", ["left.amount + 1 as more", "right.name"], "joined")
 
 
-@topology()
 def join_with_composite_keys(of: Sources) -> Table:
     return fk_join(of.lines, of.sellers, ["seller", "country"], "left", ["left.n", "right.name"])
 
 
-@topology()
 def join_with_itself(of: Sources) -> Table:
     return fk_join(of.products, of.products, "maker", "left", name="made-by")
 
 
-@topology()
 def join_of_one_log_with_times(of: Sources) -> Table:
     about = {"log": "shop", "timestamp": "lsn"}
     orders = of.files("orders-of-log", "order_id", ORDER, **about)
@@ -225,7 +214,6 @@ def join_of_one_log_with_times(of: Sources) -> Table:
     return fk_join(orders, customers, "customer_id", name="joined", validate=True)
 
 
-@topology()
 def join_of_a_stream_and_csv(of: Sources) -> Table:
     place = of.place("others")
     about: Any = {"key": "other", "version": "lsn", "format": "csv"}
@@ -234,13 +222,11 @@ def join_of_a_stream_and_csv(of: Sources) -> Table:
     return fk_join(rates(of, name="rates", on_error="skip"), others, "other", name="joined")
 
 
-@topology()
 def join_of_materialized_views(of: Sources) -> Table:
     large = of.orders.filter("amount > 1", name="large").materialize("large")
     return fk_join(large, of.customers.materialize("all-customers"), "customer_id", name="joined").materialize("joined-rows")
 
 
-@topology()
 def periodic_join(of: Sources) -> Table:
     how: Any = {"joiner": ["left.amount", "right.name"], "name": "joined", "emit": LONG}
     return fk_join(of.orders, of.customers, "customer_id", **how).materialize("rows")
@@ -249,13 +235,13 @@ def periodic_join(of: Sources) -> Table:
 # Joins of joins
 
 
-@topology(rules.JOINS_SHARE_STAGES, rules.JOIN_KEEPS_WHAT_IT_NEEDS)
+@without(rules.JOINS_SHARE_STAGES, rules.JOIN_KEEPS_WHAT_IT_NEEDS)
 def star(of: Sources) -> Table:
     joiner = ["left.left.amount", "left.right.name", "right.title"]
     return fk_join(of.joined, of.products, "left.product.id", "left", joiner, "star")
 
 
-@topology(rules.JOINS_SHARE_STAGES)
+@without(rules.JOINS_SHARE_STAGES)
 def star_of_four_with_one_twice(of: Sources) -> Table:
     first = fk_join(of.orders, of.customers, "customer_id", "left")
     second = fk_join(first, of.products, "left.product.id")
@@ -263,30 +249,28 @@ def star_of_four_with_one_twice(of: Sources) -> Table:
     return fk_join(third, of.shops, ["left.left.left.customer_id"], emit=LONG)
 
 
-@topology(rules.ANSWERS_KEEP_WHAT_IS_READ)
+@without(rules.ANSWERS_KEEP_WHAT_IS_READ)
 def star_that_is_read_in_part(of: Sources) -> Table:
     both = fk_join(of.joined, of.products, "left.product.id", name="star")
     return fk_join(both, of.regions, "left.right.region", joiner=["left.left.left.amount", "right.boss"], name="bossed")
 
 
-@topology()
 def star_materialized_and_read_on(of: Sources) -> Table:
     both = fk_join(of.joined, of.products, "left.product.id", name="star").materialize("star-rows")
     return fk_join(both, of.shops, "left.left.shop", name="shopped").filter("right.town is not null", name="seen")
 
 
-@topology()
 def join_of_a_materialized_join(of: Sources) -> Table:
     return fk_join(of.joined.materialize("kept"), of.products, "left.product.id", name="priced")
 
 
-@topology(rules.JOIN_READS_ANSWERS, rules.ANSWERS_KEEP_WHAT_IS_READ)
+@without(rules.JOIN_READS_ANSWERS, rules.ANSWERS_KEEP_WHAT_IS_READ)
 def chain(of: Sources) -> Table:
     joiner = ["left.left.amount", "left.left.shop", "right.boss"]
     return fk_join(of.joined, of.regions, "right.region", "left", joiner, "chain")
 
 
-@topology(rules.JOIN_READS_ANSWERS)
+@without(rules.JOIN_READS_ANSWERS)
 def chain_of_rows_that_spark_makes(of: Sources) -> Table:
     joiner = ["left.shop", "concat(right.region, '') as region"]
     joined = fk_join(of.orders, of.customers, "customer_id", joiner=joiner, name="joined")
@@ -297,31 +281,28 @@ def bought_in(key: Any, row: Any) -> Any:
     return row["region"]
 
 
-@topology(rules.JOIN_READS_ANSWERS, rules.ANSWERS_KEEP_WHAT_IS_READ)
+@without(rules.JOIN_READS_ANSWERS, rules.ANSWERS_KEEP_WHAT_IS_READ)
 def chain_through_views(of: Sources) -> Table:
     seen = of.joined.filter("left.amount > 1").map_values(["left.amount", "upper(right.region) as region"], name="seen")
     return fk_join(seen, of.regions, "region", joiner=["left.amount * 2 as twice", "right.boss"], name="chain")
 
 
-@topology(rules.JOIN_READS_ANSWERS, rules.JOINS_SHARE_STAGES)
+@without(rules.JOIN_READS_ANSWERS, rules.JOINS_SHARE_STAGES)
 def three_in_a_row_of_both_kinds(of: Sources) -> Table:
     first = fk_join(of.orders, of.customers, "customer_id", "left", ["left.product", "left.shop", "right.region"])
     second = fk_join(first, of.regions, "region", "left", ["left.product", "left.shop", "right.boss"])
     return fk_join(second, of.shops, "shop", "left", ["left.product", "left.boss", "right.town"])
 
 
-@topology()
 def join_whose_right_side_is_a_join(of: Sources) -> Table:
     return fk_join(of.lines, of.joined, "order_id", "left", name="lines-of-orders")
 
 
-@topology()
 def join_of_a_periodic_join(of: Sources) -> Table:
     held = fk_join(of.orders, of.customers, "customer_id", name="held", emit=LONG)
     return fk_join(held, of.regions, "right.region", name="chain")
 
 
-@topology()
 def join_with_an_aggregate_of_itself(of: Sources) -> Table:
     counted = of.joined.group_by("right.region", name="counted").count()
     return fk_join(of.joined, counted, "right.region", joiner=["left.left.amount", "right.count"], name="compared")
@@ -330,14 +311,13 @@ def join_with_an_aggregate_of_itself(of: Sources) -> Table:
 # Aggregates
 
 
-@topology(rules.WORKERS_EVALUATE_STEPS)
+@without(rules.WORKERS_EVALUATE_STEPS)
 def aggregates_of_each_kind(of: Sources) -> Table:
     grouped = of.orders.group_by(["customer_id", "upper(shop) as shop"], name="sums")
     wanted = {"rows": agg.count(), "known": agg.count("amount"), "total": agg.sum("amount"), "units": agg.sum("product.n")}
     return grouped.agg(**wanted, mean=agg.avg("amount"), least=agg.min("product.id"), most=agg.max("amount * 2"))
 
 
-@topology()
 def aggregate_of_members(of: Sources) -> Table:
     columns = {"all": agg.collect_list("amount"), "ids": agg.string_agg("product.id", ", ", order_by="amount", descending=True)}
     least = agg.min_by("product.id", "amount", 3)
@@ -345,35 +325,32 @@ def aggregate_of_members(of: Sources) -> Table:
     return members.agg(**columns, least=least, having="ids is null or customer_id <> ids")
 
 
-@topology()
 def aggregate_without_a_name(of: Sources) -> Table:
     return of.customers.group_by("region", value=["name"], emit="on-update").count()
 
 
-@topology(rules.AGGREGATE_READS_ANSWERS, rules.ANSWERS_KEEP_WHAT_IS_READ)
+@without(rules.AGGREGATE_READS_ANSWERS, rules.ANSWERS_KEEP_WHAT_IS_READ)
 def aggregate_of_a_join(of: Sources) -> Table:
     return of.joined.group_by("right.region", name="sums").agg(orders=agg.count(), total=agg.sum("left.amount"))
 
 
-@topology(rules.AGGREGATE_READS_ANSWERS)
+@without(rules.AGGREGATE_READS_ANSWERS)
 def aggregate_of_a_view_of_a_join(of: Sources) -> Table:
     joined = fk_join(of.orders, of.customers, "customer_id", joiner=["left.amount * 2 as twice", "right.region"], name="joined")
     return joined.filter("twice > 1", name="large").group_by("region", "twice", name="sums").sum("twice")
 
 
-@topology(rules.ANSWERS_KEEP_WHAT_IS_READ)
+@without(rules.ANSWERS_KEEP_WHAT_IS_READ)
 def aggregate_of_a_star(of: Sources) -> Table:
     both = fk_join(of.joined, of.products, "left.product.id", name="star")
     return both.group_by("right.title", name="sold").agg(total=agg.sum("left.left.amount"))
 
 
-@topology()
 def aggregate_of_an_aggregate(of: Sources) -> Table:
     by_customer = of.orders.group_by("customer_id", name="by-customer").agg(orders=agg.count())
     return by_customer.group_by("orders", name="histogram").agg(customers=agg.count()).materialize("kept")
 
 
-@topology()
 def periodic_aggregate_of_a_materialized_join(of: Sources) -> Table:
     return of.joined.materialize("rows").group_by("right.region", name="counted", emit=LONG).count()
 
@@ -390,18 +367,15 @@ def longest(total: Any, value: Any) -> Any:
     return max(total, value)
 
 
-@topology()
 def aggregate_by_functions(of: Sources) -> Table:
     return of.orders.group_by("shop", "amount", name="sums").aggregate(0.0, plus, minus, column="total")
 
 
-@topology()
 def aggregate_by_expressions(of: Sources) -> Table:
     grouped = of.joined.group_by("right.region", ["left.amount", "left.shop"], name="sums")
     return grouped.aggregate(0.0, "aggregate + amount", "aggregate - amount", returns="double")
 
 
-@topology()
 def reduced(of: Sources) -> Table:
     return of.orders.group_by("customer_id", "shop", name="names").reduce(longest, longest, column="longest")
 
@@ -409,27 +383,26 @@ def reduced(of: Sources) -> Table:
 # Several tables as one
 
 
-@topology(rules.WORKERS_EVALUATE_STEPS)
+@without(rules.WORKERS_EVALUATE_STEPS)
 def cogroup_of_sources(of: Sources) -> Table:
     bought = of.orders.group_by("customer_id", name="bought").agg(bought=agg.count())
     brought = of.returns.group_by("customer_id", name="brought").agg(brought=agg.sum("amount"))
     return cogroup(bought, brought, emit="on-update")
 
 
-@topology(rules.AGGREGATE_READS_ANSWERS)
+@without(rules.AGGREGATE_READS_ANSWERS)
 def cogroup_of_one_join(of: Sources) -> Table:
     counted = of.joined.group_by("right.region", name="counted").agg(orders=agg.count())
     summed = of.joined.group_by("right.region", name="summed").agg(total=agg.sum("left.amount"))
     return cogroup(counted, summed, name="both").materialize("kept")
 
 
-@topology(rules.WORKERS_EVALUATE_STEPS)
+@without(rules.WORKERS_EVALUATE_STEPS)
 def merge_of_views(of: Sources) -> Table:
     cheap, dear = of.orders.filter("amount < 2", name="cheap"), of.returns.filter("amount >= 2", name="dear")
     return cheap.merge(dear, name="some", emit=LONG).materialize("kept").filter("shop is not null", name="seen")
 
 
-@topology()
 def merge_of_joins_grouped(of: Sources) -> Table:
     joiner = ["left.amount", "right.region"]
     one = fk_join(of.orders, of.customers, "customer_id", joiner=joiner, name="orders-joined")
@@ -437,35 +410,32 @@ def merge_of_joins_grouped(of: Sources) -> Table:
     return one.merge(other, name="all", emit="on-update").group_by("region", name="counted").count()
 
 
-@topology()
 def join_by_key(of: Sources) -> Table:
     return of.orders.join(of.returns, how="outer")
 
 
-@topology(rules.JOIN_KEEPS_WHAT_IT_NEEDS)
+@without(rules.JOIN_KEEPS_WHAT_IT_NEEDS)
 def join_by_key_of_a_join_summed_up(of: Sources) -> Table:
     columns = ["left.right.region as region", "left.left.amount - right.amount as rest"]
     rest = of.joined.join(of.returns, how="left", joiner=columns, name="rest", emit="on-update").materialize("kept")
     return rest.group_by("region", name="counted").count()
 
 
-@topology(rules.JOIN_KEEPS_WHAT_IT_NEEDS)
+@without(rules.JOIN_KEEPS_WHAT_IT_NEEDS)
 def join_by_key_made_by_spark(of: Sources) -> Table:
     return of.orders.join(of.returns, joiner="java_method('java.lang.Math', 'abs', left.product.n) as n", emit=LONG)
 
 
-@topology()
 def children_of_a_source(of: Sources) -> Table:
     return of.customers.with_children(of.orders, "customer_id")
 
 
-@topology(rules.JOIN_READS_ANSWERS)
+@without(rules.JOIN_READS_ANSWERS)
 def children_of_a_join(of: Sources) -> Table:
     book = of.customers.with_children(of.joined, "left.customer_id", column="orders", name="book", emit="on-update")
     return book.materialize("the-book")
 
 
-@topology()
 def join_with_children(of: Sources) -> Table:
     how: Any = {"column": "orders", "name": "book", "emit": LONG}
     book = of.customers.with_children(of.orders.filter("amount > 1"), "lower(customer_id)", **how)
@@ -473,13 +443,12 @@ def join_with_children(of: Sources) -> Table:
     return fk_join(of.returns, sizes, "customer_id", name="returned")
 
 
-@topology(rules.WORKERS_EVALUATE_STEPS)
+@without(rules.WORKERS_EVALUATE_STEPS)
 def flat_map_of_a_view_summed_up(of: Sources) -> Table:
     words = of.orders.filter("amount > 1", name="dear").flat_map("split(shop, ' ')", key=["order_id", "col as word"])
     return words.group_by("word", name="counts").count()
 
 
-@topology()
 def rekey_of_a_join_joined(of: Sources) -> Table:
     by_region = of.joined.rekey("right.region", name="by-region", emit="on-update").materialize("kept")
     return fk_join(of.returns, by_region, "shop", name="placed")
@@ -488,13 +457,13 @@ def rekey_of_a_join_joined(of: Sources) -> Table:
 # Views of them
 
 
-@topology(rules.VIEW_READS_ANSWERS, rules.RESOLVE_MAKES_ROWS, rules.FILTER_GOES_BELOW_JOIN)
+@without(rules.VIEW_READS_ANSWERS, rules.RESOLVE_MAKES_ROWS, rules.FILTER_GOES_BELOW_JOIN)
 def view_of_a_join(of: Sources) -> Table:
     joined = fk_join(of.orders, of.customers, "customer_id", "left", ["left.amount", "upper(right.region) as region"], "joined")
     return joined.filter("amount > 1").map_values(["region"])
 
 
-@topology(rules.FILTER_GOES_BELOW_JOIN)
+@without(rules.FILTER_GOES_BELOW_JOIN)
 def filters_of_a_join_summed_up(of: Sources) -> Table:
     columns = ["left.product", "left.amount", "right.region"]
     joined = fk_join(of.orders, of.customers, "customer_id", joiner=columns, name="joined")
@@ -502,18 +471,16 @@ def filters_of_a_join_summed_up(of: Sources) -> Table:
     return some.group_by("region", name="sums").sum("amount")
 
 
-@topology(rules.VIEW_READS_ANSWERS)
+@without(rules.VIEW_READS_ANSWERS)
 def view_of_a_join_that_spark_evaluates(of: Sources) -> Table:
     return of.joined.filter("regexp_replace(right.name, 'a+', '') <> ''", name="seen").materialize("kept")
 
 
-@topology()
 def view_of_a_star(of: Sources) -> Table:
     star = fk_join(of.joined, of.products, "left.product.id", name="star")
     return star.map_values(["left.left.amount", "right.title"], name="seen")
 
 
-@topology()
 def view_of_an_aggregate(of: Sources) -> Table:
     return of.orders.group_by("shop", name="counted").count().filter("count > 1", name="seen", emit="on-update")
 
@@ -521,7 +488,6 @@ def view_of_an_aggregate(of: Sources) -> Table:
 # Events
 
 
-@topology()
 def events_enriched_by_an_aggregate_and_a_join(of: Sources) -> Enriched:
     frame = of.spark.readStream.format("rate").load()
     clicks = frame.selectExpr("value as number", "cast(value % 3 as string) as buyer", "timestamp as at")
@@ -534,7 +500,7 @@ def events_enriched_by_an_aggregate_and_a_join(of: Sources) -> Enriched:
 # Jobs
 
 
-@topology(rules.SINKS_SHARE_A_QUERY, rules.VIEW_READS_ANSWERS)
+@without(rules.SINKS_SHARE_A_QUERY, rules.VIEW_READS_ANSWERS)
 def job_with_sinks(of: Sources) -> Job:
     return job(
         of,
@@ -544,7 +510,6 @@ def job_with_sinks(of: Sources) -> Job:
     )
 
 
-@topology()
 def job_of_everything(of: Sources) -> Job:
     by_region = {"extractor": "right.region", "joiner": ["left.left.amount", "right.boss"]}
     return job(
@@ -565,7 +530,7 @@ def job_of_everything(of: Sources) -> Job:
     )
 
 
-@topology(rules.WORKERS_EVALUATE_STEPS)
+@without(rules.WORKERS_EVALUATE_STEPS)
 def job_of_windows(of: Sources) -> Job:
     kind = "order_id string, shop string, at timestamp, sent timestamp, lsn bigint"
     about = {"path": str(of.place("orders")), "key": "order_id", "schema": kind, "format": "json"}
@@ -579,7 +544,6 @@ def job_of_windows(of: Sources) -> Job:
     )
 
 
-@topology()
 def job_of_events(of: Sources) -> Job:
     return job(
         of,
@@ -606,3 +570,13 @@ def job(of: Sources, sinks: dict[str, str], **made: Any) -> Job:
         "dead_letters": {"path": str(of.folder / "dead")},
     }
     return Job(JobSection.model_validate(spec), of.spark)
+
+
+def _topologies() -> Iterator[tuple[str, Topology]]:
+    for name, build in globals().items():
+        if inspect.isfunction(build) and [*inspect.signature(build).parameters] == ["of"]:
+            yield name, Topology(build, WITHOUT.get(name, ()))
+
+
+TOPOLOGIES = dict(_topologies())
+"""Topologies by their names, in the order in which they stand here."""
