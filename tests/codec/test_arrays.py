@@ -1,5 +1,7 @@
 """Bulk operations on arrays of bytes: they are what Python does to each element, and copy what they must."""
 
+from __future__ import annotations
+
 import itertools
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Laws and golden bytes of every format."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from typing import Any, get_args

@@ -1,5 +1,7 @@
 """Expressions for rows and for columns: what Spark leaves out, and decimals of any length."""
 
+from __future__ import annotations
+
 from decimal import Decimal
 from typing import Any
 

@@ -1,5 +1,7 @@
 """JSON texts as rows: reading many together gives what reading them one by one gives, and neither guesses."""
 
+from __future__ import annotations
+
 import json
 import math
 from typing import Any

@@ -1,5 +1,7 @@
 """Texts of times and intervals in JSON: a column reads what a single value does, whatever stands beside it."""
 
+from __future__ import annotations
+
 import datetime
 from typing import Any
 

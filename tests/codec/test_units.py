@@ -1,5 +1,7 @@
 """Times, decimals and bytes in JSON: read by their units, together as one by one, and never as another instant."""
 
+from __future__ import annotations
+
 import datetime
 import json
 from decimal import Decimal

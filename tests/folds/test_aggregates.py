@@ -1,5 +1,7 @@
 """Aggregates against a plain recomputation after every batch, and what each kind of column promises."""
 
+from __future__ import annotations
+
 import math
 from decimal import Decimal
 from typing import Any

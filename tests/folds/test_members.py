@@ -1,5 +1,7 @@
 """Aggregates of members against a plain recomputation, and what a change of a large group writes."""
 
+from __future__ import annotations
+
 import copy
 import math
 import random

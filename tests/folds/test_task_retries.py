@@ -1,5 +1,7 @@
 """Aggregates whose attempts fail, are repeated or come second: exact, nothing twice, through the real operators and stores."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,7 @@
 """Aggregates by a user's own initializer, adder and subtractor."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pyarrow as pa

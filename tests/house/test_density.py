@@ -1,5 +1,7 @@
 """Code that reads one step at a time: what stands within one another, long lines, names that name nothing."""
 
+from __future__ import annotations
+
 import ast
 from collections.abc import Iterator
 from pathlib import Path

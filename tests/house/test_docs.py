@@ -1,5 +1,7 @@
 """The documents: code in them runs and prints what they say, links lead somewhere, the site builds strictly."""
 
+from __future__ import annotations
+
 import builtins
 import os
 import re

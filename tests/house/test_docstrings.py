@@ -1,5 +1,7 @@
 """Docstrings of public names are numpydoc: ``help()``, editors and the reference show their parameters as tables."""
 
+from __future__ import annotations
+
 import doctest
 import inspect
 import re

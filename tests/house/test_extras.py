@@ -1,5 +1,7 @@
 """An installation without extras, with each of them, and with one that is missing."""
 
+from __future__ import annotations
+
 import os
 import re
 import subprocess

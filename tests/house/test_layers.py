@@ -1,5 +1,7 @@
 """Imports go one way, and the pure part stays pure."""
 
+from __future__ import annotations
+
 import ast
 import re
 from collections import Counter

@@ -1,5 +1,7 @@
 """Prose of README, docs and the documents beside them: length of sentences and lines, and words that are not used."""
 
+from __future__ import annotations
+
 import ast
 import inspect
 import re

@@ -1,5 +1,7 @@
 """The pages for operators: every metric, alert, command, option, setting and message that they name is there."""
 
+from __future__ import annotations
+
 import ast
 import re
 import shlex

@@ -1,5 +1,7 @@
 """Messages that name a way out: tests look for their words."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from pathlib import Path

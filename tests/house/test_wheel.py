@@ -1,5 +1,7 @@
 """The wheel: it puts ``fkjoin`` alone on the path, and other packages' modules called ``state`` change nothing."""
 
+from __future__ import annotations
+
 import os
 import re
 import shutil

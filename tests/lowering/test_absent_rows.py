@@ -1,5 +1,7 @@
 """Expressions that throw on nulls, and rows that are not there: deleted, filtered out, without a match, unreadable."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The code that Spark compiles for a query: not again in each batch."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

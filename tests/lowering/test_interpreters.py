@@ -4,6 +4,8 @@ Each golden topology runs a history that is drawn by its seed, with many rows si
 ``make faults`` runs all topologies.
 """
 
+from __future__ import annotations
+
 import functools
 import random
 from collections.abc import Callable

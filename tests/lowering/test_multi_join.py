@@ -3,6 +3,8 @@
 Rows: tests/api/test_operators.py; with the rule and without it: tests/plan/test_optimizer.py.
 """
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

@@ -4,6 +4,8 @@ Rows that are held back through restarts, sent by the clock alone, and readable 
 windows that close, of two sources that are joined.
 """
 
+from __future__ import annotations
+
 import datetime
 import time
 from collections import defaultdict

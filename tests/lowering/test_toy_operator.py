@@ -1,5 +1,7 @@
 """An operator outside of fkjoin: one entry in ``OPERATORS`` and one in ``STAGES``, and all that plans and reads knows it."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path

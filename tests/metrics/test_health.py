@@ -1,5 +1,7 @@
 """The last hour of a query, of which its health is told: what is kept of its batches, its words, and since when it holds."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

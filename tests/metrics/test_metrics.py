@@ -1,5 +1,7 @@
 """Metrics of queries: from progress events, as Spark gives them, to JSON lines and Prometheus."""
 
+from __future__ import annotations
+
 import json
 import re
 import time

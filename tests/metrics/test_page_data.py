@@ -1,5 +1,7 @@
 """Data of the live page, without a browser: ``status.json`` and ``history.json``."""
 
+from __future__ import annotations
+
 import json
 import re
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Access to the page of a job and its metrics, and protection of the job from clients; with real sockets."""
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import hashlib

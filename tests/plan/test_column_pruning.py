@@ -1,5 +1,7 @@
 """Column pruning: which fields a joiner reads, and rows without the rest.  Results: tests/plan/test_optimizer.py."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pyarrow as pa

@@ -5,6 +5,8 @@ is a checkpoint that does not open, a name in a user's dashboard, or a rule that
 each source, and each rule once left out; ``make faults`` tries the rest.
 """
 
+from __future__ import annotations
+
 import difflib
 import re
 from collections import Counter

@@ -1,5 +1,7 @@
 """Stages of one bucket share an operator of Spark."""
 
+from __future__ import annotations
+
 from types import SimpleNamespace
 from typing import Any
 

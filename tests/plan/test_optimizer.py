@@ -3,6 +3,8 @@
 What a rule makes of a topology: tests/plan/test_rules.py.  The same on Spark: tests/lowering/test_interpreters.py.
 """
 
+from __future__ import annotations
+
 import random
 from collections import Counter
 from collections.abc import Callable

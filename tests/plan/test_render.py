@@ -3,6 +3,8 @@
 Texts of all operators, with the rules and without: tests/plan/test_golden_plans.py; here are those of staged deployments.
 """
 
+from __future__ import annotations
+
 import itertools
 import json
 from dataclasses import dataclass, replace

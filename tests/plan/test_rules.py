@@ -3,6 +3,8 @@
 That results are the same with and without a rule: tests/plan/test_optimizer.py, and what is named there.
 """
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Callable
 from dataclasses import replace

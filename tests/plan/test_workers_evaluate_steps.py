@@ -3,6 +3,8 @@
 Of topics: integration/test_aggregates.py and integration/test_broker.py.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

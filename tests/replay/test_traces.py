@@ -1,5 +1,7 @@
 """The golden traces through the stages in memory."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

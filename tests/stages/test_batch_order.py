@@ -1,5 +1,7 @@
 """The last right change in a window of ranks, against a look at every one of them."""
 
+from __future__ import annotations
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

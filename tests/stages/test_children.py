@@ -1,5 +1,7 @@
 """The map of left rows per right row, against the plain tables, after every batch and however it is paged."""
 
+from __future__ import annotations
+
 import importlib
 import itertools
 from typing import Any

@@ -1,5 +1,7 @@
 """Aggregates, joins and joiners that read a join's answers against those that read its results: the same after every batch."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Operators of each kind whose local files are damaged in any way, between any two calls of a store: no row is wrong."""
 
+from __future__ import annotations
+
 import random
 import shutil
 from collections import Counter

@@ -1,5 +1,7 @@
 """Emit on change, as all stages have it: what differs from what was emitted last, and nothing else."""
 
+from __future__ import annotations
+
 import itertools
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Events enriched by a table: each once, with the row as it is after its batch's changes, whatever comes first or twice."""
 
+from __future__ import annotations
+
 import copy
 from typing import Any
 

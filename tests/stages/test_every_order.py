@@ -4,6 +4,8 @@
 is walked, and why that is all.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import chain, product

@@ -1,5 +1,7 @@
 """Rows that become rows under keys of their own: the stages spread and owners, against a plain recomputation."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

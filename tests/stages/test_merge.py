@@ -1,5 +1,7 @@
 """Several tables as one: laid over one another, whatever comes first, twice or delayed."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from pathlib import Path

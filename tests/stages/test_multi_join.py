@@ -1,5 +1,7 @@
 """A left table with several right tables at once: it equals joins in a row, whatever comes first, twice or delayed."""
 
+from __future__ import annotations
+
 import random
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The orders in which keys and messages are worked on are those of Python's ``sorted``."""
 
+from __future__ import annotations
+
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st

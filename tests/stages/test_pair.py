@@ -1,5 +1,7 @@
 """Joins by primary key: each key's newest rows side by side, whatever comes first, twice, delayed or together."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pyarrow as pa

@@ -1,5 +1,7 @@
 """Events that lack values: the table is as if each had carried its whole row."""
 
+from __future__ import annotations
+
 import itertools
 import json
 from pathlib import Path

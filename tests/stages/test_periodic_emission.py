@@ -1,5 +1,7 @@
 """Periodic emission: what has been sent by the end of an interval is the table as it is then."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -5,6 +5,8 @@ Everything in flight is delivered at a time of its own choosing; some of it is d
 history's joined table must be the batch join of its final tables.
 """
 
+from __future__ import annotations
+
 import random
 
 import numpy as np

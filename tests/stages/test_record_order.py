@@ -1,5 +1,7 @@
 """One order of a topic's records and of a snapshot's rows, which are older: it depends neither on batches nor on partitions."""
 
+from __future__ import annotations
+
 import random
 from collections import defaultdict
 from typing import Any

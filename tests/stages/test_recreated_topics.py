@@ -1,5 +1,7 @@
 """A topic that was made anew: after it has been read to its end, tables are what the new topic says."""
 
+from __future__ import annotations
+
 import random
 from dataclasses import replace
 from typing import Any

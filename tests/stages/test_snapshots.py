@@ -1,5 +1,7 @@
 """A snapshot handed over to a topic, and events of Debezium's own snapshots; ``test_record_order`` has rows among records."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

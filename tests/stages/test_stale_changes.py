@@ -4,6 +4,8 @@
 retention time may bring its row back; then every stage has it back.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -3,6 +3,8 @@
 Through the real operators and stores, every batch validated; the processes are killed for real in ``integration``.
 """
 
+from __future__ import annotations
+
 import importlib
 import random
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Changes of a key with one version: the content decides, whatever their order, their batches and how often they come."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable
 from pathlib import Path

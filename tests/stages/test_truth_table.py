@@ -1,5 +1,7 @@
 """Every change of a left row × inner/left × right row present or not (docs/semantics.md, table of rekey)."""
 
+from __future__ import annotations
+
 import pytest
 
 from fkjoin.codec import versions

@@ -1,5 +1,7 @@
 """Addresses of databases that cannot be read, with a password to look for."""
 
+from __future__ import annotations
+
 CANARY = "CaNaRy17"
 MALFORMED = [
     f"postgres//me:{CANARY}@h/db",

@@ -1,5 +1,7 @@
 """Archives of files."""
 
+from __future__ import annotations
+
 import tarfile
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Names of batches, each of which follows the one before it."""
 
+from __future__ import annotations
+
 from fkjoin.sinks import BatchId
 
 

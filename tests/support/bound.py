@@ -1,5 +1,7 @@
 """Expressions of Spark's, bound as the engine binds a user's."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 
 import pyarrow as pa

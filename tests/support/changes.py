@@ -1,5 +1,7 @@
 """Changes of tables: the newest ones, and what a reader of results makes of them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any

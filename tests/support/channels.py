@@ -1,5 +1,7 @@
 """A channel that delivers messages delayed, twice and in any order."""
 
+from __future__ import annotations
+
 import numpy as np
 import pyarrow as pa
 

@@ -1,5 +1,7 @@
 """The stages that map right rows to their left rows, over memory, and the plain maps."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Local files of stores that are damaged in any way, at any moment."""
 
+from __future__ import annotations
+
 import contextlib
 import inspect
 import random
@@ -66,7 +68,7 @@ def one_twice(files: Files, rng: random.Random, folder: Path) -> None:
 
 
 HARMS = [harm for harm in vars().values() if inspect.isfunction(harm)]
-"""Ways to damage files: all functions above."""
+"""What happens to files: all functions above."""
 
 
 class Damaging:

@@ -1,5 +1,7 @@
 """Delta's connector for the Spark of a test run: ``make compat`` asks for it."""
 
+from __future__ import annotations
+
 import os
 from importlib.metadata import version
 

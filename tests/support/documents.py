@@ -1,5 +1,7 @@
 """Code in documents, and documents as programs."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from pathlib import Path

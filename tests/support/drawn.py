@@ -1,5 +1,7 @@
 """Drawings of plans, without Spark."""
 
+from __future__ import annotations
+
 from fkjoin.plan.base import Node, in_order, periodic
 from fkjoin.plan.describe.render import draw
 from fkjoin.plan.nodes import Aggregate, Children, Cogroup, FlatMap, Join, KeyJoin, Merge, View, shares_stages

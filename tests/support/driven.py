@@ -1,5 +1,7 @@
 """Changes that drive tables."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 

@@ -3,6 +3,8 @@
 The operators, their bucket stores and their files are the real ones.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path

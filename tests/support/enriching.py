@@ -1,5 +1,7 @@
 """A table's changes and events: their messages, and the events with rows that a plain recomputation has."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -5,6 +5,8 @@ for each run there is one in which each stage begins when those before it have e
 batches in the same order.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache

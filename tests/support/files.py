@@ -1,5 +1,7 @@
 """Files of lines, and tables of them."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Rows that become rows under keys of their own: their messages, and a plain recomputation."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -4,6 +4,8 @@
 a format in the state changes (segments, records, rows, versions), before the change, and never touch those that are there.
 """
 
+from __future__ import annotations
+
 import random
 import re
 import sys

@@ -1,5 +1,7 @@
 """Both stages of an aggregate over memory, random changes, and a plain recomputation."""
 
+from __future__ import annotations
+
 import datetime
 import math
 from collections import defaultdict

@@ -4,6 +4,8 @@ A table is planned over inputs that are fed.  On Spark they are files of the fed
 In memory the batches have the times that Spark has logged for its own; so the stores are the same byte by byte.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import os

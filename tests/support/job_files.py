@@ -1,5 +1,7 @@
 """A job file that is right, and rows for its tables."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from fkjoin.checkpoint.begun import JobFacts

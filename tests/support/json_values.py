@@ -1,5 +1,7 @@
 """Single values read from JSON."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Laws: property tests whose examples are slow."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -7,6 +7,8 @@ A message may arrive alone or with others, and again, in as many batches as if e
 than a real system does.
 """
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

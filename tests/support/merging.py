@@ -1,5 +1,7 @@
 """Several tables as one: their messages, and the plain overlay."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 import pyarrow as pa

@@ -1,5 +1,7 @@
 """A join with two right tables over memory: its messages, its table, and the plain batch join."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple

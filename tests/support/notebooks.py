@@ -1,5 +1,7 @@
 """Notebooks: executed, with the outputs that a reader sees.  ``python -m tests.support.notebooks NAME`` writes them back."""
 
+from __future__ import annotations
+
 import ast
 import contextlib
 import io

@@ -1,5 +1,7 @@
 """An object store that speaks S3, on this machine, which may go away and come back with all that it has."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import urllib.request

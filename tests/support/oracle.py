@@ -1,5 +1,7 @@
 """The expected result of a join: a plain batch join of the final tables; and events from which tests make changes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Orders and customers in files: random changes, the tables that they lead to, and their batch join."""
 
+from __future__ import annotations
+
 import random
 from collections import defaultdict
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The example's sink, with a method by which it can be restored."""
 
+from __future__ import annotations
+
 import importlib
 import sqlite3
 import sys

@@ -1,5 +1,7 @@
 """Two tables with one key: their messages, and the plain join by primary key."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple

@@ -1,5 +1,7 @@
 """Processes that tests start: when they end, and all that come of them."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess

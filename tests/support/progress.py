@@ -1,5 +1,7 @@
 """Progress events as Spark gives them."""
 
+from __future__ import annotations
+
 import json
 from types import SimpleNamespace
 from typing import Any

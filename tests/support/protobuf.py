@@ -1,5 +1,7 @@
 """Files of Protobuf, made without a compiler, and records with their messages."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2, wrappers_pb2

@@ -1,5 +1,7 @@
 """Queries that read all that is there, and what their changes lead to."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

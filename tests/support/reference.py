@@ -1,5 +1,7 @@
 """The names that the pages of the reference show, and what signatures say of their parameters."""
 
+from __future__ import annotations
+
 import importlib
 import inspect
 import re

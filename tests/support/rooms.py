@@ -1,5 +1,7 @@
 """The rooms of the package, and which modules lie in them."""
 
+from __future__ import annotations
+
 import ast
 import os
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Matrices of tests: whole in ``make faults``, in other runs a sample."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from typing import TypeVar

@@ -1,5 +1,7 @@
 """A checkpoint with one store, whose files are as Spark writes them: change files, snapshots, commits; its clean-up, too."""
 
+from __future__ import annotations
+
 import io
 import json
 import os

@@ -1,5 +1,7 @@
 """A small registry of schemas on localhost."""
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import json

@@ -1,5 +1,7 @@
 """Counts of sinks, which a process has one of, for one test alone."""
 
+from __future__ import annotations
+
 import sys
 from collections import Counter, deque
 

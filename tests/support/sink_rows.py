@@ -1,5 +1,7 @@
 """Any rows of any types that sinks take, for Hypothesis, and what tells whether two tables have the same rows."""
 
+from __future__ import annotations
+
 import decimal
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Sinks of tests, and what sinks have."""
 
+from __future__ import annotations
+
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A spec of each kind of stage."""
 
+from __future__ import annotations
+
 import pyarrow as pa
 
 from fkjoin.codec.messages import ANSWER, CHANGE, ENRICHED, EVENT, GROUPED, JOINED, NUMBERED, PART, RESULT, SUBSCRIPTION, SUMS

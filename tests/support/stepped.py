@@ -1,5 +1,7 @@
 """A reader that gives rows as they are."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa

@@ -1,5 +1,7 @@
 """A log for bucket stores, and stores filled and read with plain bytes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Records of a topic as stages get them, and what each stage that reads a source makes of them."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np

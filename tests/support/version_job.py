@@ -4,6 +4,8 @@ A child sums up the ``History`` in FOLDER, a file of each table in a batch, and 
 committed.  The program then repeats that batch, reads the state back, and prints as JSON what it found, or how it was refused.
 """
 
+from __future__ import annotations
+
 import json
 import multiprocessing
 import os

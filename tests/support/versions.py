@@ -1,5 +1,7 @@
 """Versions, arrays of bytes, and messages, made from plain values."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any

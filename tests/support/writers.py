@@ -1,5 +1,7 @@
 """Two queries that write the same rows at the same time, and a writer that stands still."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Tables that are written as Parquet and read again."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The test kit for users: what it plays, and that a join goes through it unharmed."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """The tests that users have for their sinks: one that keeps its promises, and some that break one each."""
 
+from __future__ import annotations
+
 import re
 import sqlite3
 from collections.abc import Iterator

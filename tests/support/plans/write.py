@@ -1,5 +1,7 @@
 """Golden texts of plans with the code at hand: ``python -m tests.support.plans.write [NAME…]``, by default of all."""
 
+from __future__ import annotations
+
 import sys
 import tempfile
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The join without Spark: the three stages in a row over stores in memory, one batch at a time."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any

@@ -7,6 +7,8 @@ null: none); ``key-prefix``: the left key up to its first ``:`` (no ``:``: none)
 Beside each trace lies its outcome: a line for each result, then the joined table at the end.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
