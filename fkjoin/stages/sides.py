@@ -201,7 +201,7 @@ def write_sides(
 
 
 def sweep_sides(store: Store, now_ms: int, retention_ms: int) -> None:
-    """Remove the markers that are due, but for those of right rows that left rows name."""
+    """Remove the markers that are due, except markers of right rows that left rows name."""
     sweep(store, now_ms, partial(_subscribed_rights, store), now_ms + retention_ms)
 
 

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table
-from fkjoin.codec.json_read import readable
 from fkjoin.codec.json_write import writable
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.formats import Json, reader, writer
@@ -23,6 +22,18 @@ from tests.support.sessions import SPARK_4_0, SPARK_4_1, small
 from tests.support.sink_rows import QUICK, Rows, differences, frame, read_json
 
 pytestmark = pytest.mark.spark
+
+
+def readable(kind: pa.DataType) -> bool:
+    """Tell whether JSON has values of the type: text, truth, whole or floating numbers, structs and lists of them."""
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        return len(names) == len(set(names)) > 0 and all(readable(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return readable(kind.value_type)
+    types = pa.types
+    tests = types.is_string, types.is_boolean, types.is_signed_integer, types.is_float64
+    return any(test(kind) for test in tests)
 
 
 def json_of(rows: DataFrame) -> DataFrame:

@@ -409,17 +409,16 @@ def test_a_flat_map_is_a_recomputation_after_every_batch(first: int, second: int
     assert flat_map(at_once=at_once).lockstep(two_rows(OUTPUTS, first, second, flat_map_case)) > ENDS
 
 
-def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, **only: bool) -> None:
-    """Make a stage take stale messages as new, where it compares them with the arguments ``only``."""
+def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, choice: str = "newest_only") -> None:
+    """Make a stage take stale messages as new, where it compares them by ``choice``."""
     module: Any = import_module(f"fkjoin.stages.{name}")
-    newest_only = module.newest_only
+    newest = getattr(module, choice)
 
     def all_of_them(*columns: Any, **how: Any) -> Any:
-        if only.items() <= how.items():
-            how["in_order"] = True
-        return newest_only(*columns, **how)
+        how["in_order"] = True
+        return newest(*columns, **how)
 
-    monkeypatch.setattr(module, "newest_only", all_of_them)
+    monkeypatch.setattr(module, choice, all_of_them)
 
 
 def test_a_broken_rule_is_found_and_the_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,7 +431,7 @@ def test_a_broken_rule_is_found_and_the_run_is_told(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_a_broken_rule_does_in_one_query_is_found_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    taking_all("sides", monkeypatch, as_read=True)
+    taking_all("sides", monkeypatch, "newest_rows")
     with pytest.raises(WrongEndError) as found:
         join("left", in_order=True).lockstep(join_cases(1, 2, "left"))
     *batches, end = str(found.value).strip().splitlines()
