@@ -474,8 +474,7 @@ class _Grouping:
 
 
 def _grouped(method: str, table: Planned, *, arguments: Mapping[str, Any], **by: Any) -> Planned:
-    planned: Planned = getattr(_Grouping.of(table, **by), method)(**arguments)
-    return planned
+    return getattr(_Grouping.of(table, **by), method)(**arguments)
 
 
 def _text_of(step: Any) -> str:

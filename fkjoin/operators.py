@@ -385,10 +385,9 @@ class Operators(RowOperators):
             planned = planned_events(events, events_name)
         settings = Settings.of(self._planned.spark, validate)
         about: Any = {"on": on, "how": how, "name": name, "on_error": on_error}
-        enriched: Enriched = Enriched._of(
+        return Enriched._of(
             called(planned_enrich, self._planned, planned, settings=settings, **about)
         )
-        return enriched
 
     def merge(
         self,

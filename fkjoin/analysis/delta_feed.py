@@ -107,7 +107,6 @@ def of_feed(
     table = read_stream(spark, feed, key, _ORDER, **about, beside=FEED)
     node, bound = table.node, table.bound
     assert isinstance(node, Source)
-    assert isinstance(bound, SourceBound)
     shown = replace(node, version=(FEED[1], FEED[0]), origin=f"Delta table {location}")
     return replace(table, node=shown, bound=replace(bound, files=(location,), delta=True))
 

@@ -191,8 +191,8 @@ class Planned:
 
         See ``Settings``.
         """
-        own = {self.bound.settings.index_dir} if hasattr(self.bound, "settings") else set()
-        return own.union(*(table.index_dirs for table in self.inputs))
+        needs = [table.bound for table in in_order(self) if hasattr(table.bound, "settings")]
+        return {bound.settings.index_dir for bound in needs}
 
     @cached_property
     def scope(self) -> Scope:

@@ -19,7 +19,7 @@ _PACE = "pace"
 Runs = Mapping[str, Sequence["Running"]]
 """The stages of a node that run, by kind, each as often as it does."""
 
-Numbers = defaultdict[object, int]
+_Numbers = defaultdict[object, int]
 """The numbers of sub-topologies, by operators of Spark; a key that is new gets the next one."""
 
 
@@ -102,7 +102,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
     repartition, from 0 on.  All other steps read one table without a repartition, so a sub-topology
     begins with a source, or with a stage behind a repartition.
     """
-    numbers: Numbers = defaultdict(itertools.count().__next__)
+    numbers: _Numbers = defaultdict(itertools.count().__next__)
     operators: dict[str, dict[str, list[Running]]] = {}
     for stage in running:
         operators.setdefault(stage.operator, {}).setdefault(stage.stage, []).append(stage)
@@ -136,7 +136,7 @@ def steps_of(ends: Sequence[Node], running: Sequence[Running]) -> list[Step]:
 
 
 def _stages(
-    node: Node, texts: Mapping[str, StageText], running: Runs, numbers: Numbers
+    node: Node, texts: Mapping[str, StageText], running: Runs, numbers: _Numbers
 ) -> Iterator[StepStage]:
     """The stages of a node that run, in their order, with words for each."""
     own = [kind for kind in running if kind != _PACE]
