@@ -80,6 +80,11 @@ class MemoryBatch:
     before_ms: int
     """The time of the batch before it."""
 
+    def end_of(self, interval_ms: int) -> int | None:
+        """The last end of an interval since the batch before; None if none was."""
+        end = self.now_ms - self.now_ms % interval_ms
+        return end if end > self.before_ms else None
+
 
 class MemoryQuery:
     """A plan, with its stages' stores."""
@@ -194,8 +199,8 @@ class _BatchRun:
         return joined(list(node.function(iter(batches))), schema)
 
     def _ticks(self, node: Ticks) -> pa.RecordBatch:
-        end = self.batch.now_ms - self.batch.now_ms % node.interval_ms
-        if end <= self.batch.before_ms:
+        end = self.batch.end_of(node.interval_ms)
+        if end is None:
             return _no_rows(ENVELOPES)
         return counter(TICK, end, bucket_ids(node.buckets))
 
