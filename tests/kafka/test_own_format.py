@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fkjoin.lowering.table_plan import Results
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import TopologyError
+from fkjoin.lowering.table_plan import Results
 from fkjoin.sinks import Kafka
 from tests.support.documents import blocks
 from tests.support.places import ROOT
