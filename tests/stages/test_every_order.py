@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fkjoin import stages
 from fkjoin.codec import records, tags, versions
 from fkjoin.codec.arrays import BYTES, constant
 from fkjoin.codec.messages import LEFT
@@ -23,9 +22,18 @@ from fkjoin.codec.rows import RowCodec
 from fkjoin.folds.extremes import Extreme
 from fkjoin.folds.fold import Fold
 from fkjoin.folds.sums import Count, WholeSum
+from fkjoin.stages.aggregate import aggregate
 from fkjoin.stages.counters import Counters
+from fkjoin.stages.gather import gather
 from fkjoin.stages.join_rows import join_rows, split_rows
-from fkjoin.stages.scatter import answered
+from fkjoin.stages.owners import owners
+from fkjoin.stages.pair import pair
+from fkjoin.stages.regroup import regroup
+from fkjoin.stages.rekey import rekey
+from fkjoin.stages.resolve import resolve
+from fkjoin.stages.scatter import answered, scatter
+from fkjoin.stages.spread import spread
+from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
 from tests.support import flat_maps, grouping, multi_join, oracle, pairing
 from tests.support.exploring import History, Node, System, WrongEndError
@@ -46,17 +54,17 @@ def join(how: Any, *, at_once: int = 1, in_order: bool = False) -> System:
     """A foreign-key join; ``in_order``: in one query."""
 
     def rekeyed(came: Tables, store: MemoryStore) -> Tables:
-        sent = stages.rekey(came["left"], store, Counters(), **TIMES)
+        sent = rekey(came["left"], store, Counters(), **TIMES)
         return dict(zip(("subscription", "answer"), sent, strict=True))
 
     def subscribed(came: Tables, store: MemoryStore) -> Tables:
         how: Any = {"in_order": in_order, **TIMES}
-        pages = stages.subscription(came["subscription"], came["right"], store, Counters(), **how)
+        pages = subscription(came["subscription"], came["right"], store, Counters(), **how)
         return {"answer": pa.concat_tables(pages)}
 
     def resolved(came: Tables, store: MemoryStore) -> Tables:
         rows = join_rows(came["answer"], how)
-        return {"result": stages.resolve(rows, store, Counters(), in_order=in_order, **TIMES)}
+        return {"result": resolve(rows, store, Counters(), in_order=in_order, **TIMES)}
 
     def row(value: bytes) -> tuple[str, str | None]:
         one, other = (side[0].as_py() for side in split_rows(pa.array([value], BYTES)))
@@ -122,7 +130,7 @@ def joins(how: tuple[str, str], *, at_once: int = 1, in_order: bool = False) -> 
     of = multi_join.of_rights(*how)
 
     def scattered(came: Tables, store: MemoryStore) -> Tables:
-        sent = stages.scatter(came["left"], store, Counters(), 2, **TIMES)
+        sent = scatter(came["left"], store, Counters(), 2, **TIMES)
         return dict(zip(("subscription", "part"), sent, strict=True))
 
     def subscribed(came: Tables, store: MemoryStore) -> Tables:
@@ -130,7 +138,7 @@ def joins(how: tuple[str, str], *, at_once: int = 1, in_order: bool = False) -> 
         return {"part": pa.concat_tables(pages)}
 
     def gathered(came: Tables, store: MemoryStore) -> Tables:
-        return {"result": stages.gather(came["part"], store, Counters(), of, in_order=in_order, **TIMES)}
+        return {"result": gather(came["part"], store, Counters(), of, in_order=in_order, **TIMES)}
 
     def row(value: bytes) -> multi_join.Row:
         _, left, both, second = (column[0].as_py() for column in RowCodec(of.schema).decode(pa.array([value], BYTES)))
@@ -194,7 +202,7 @@ def joins_by_key(how: Any, *, at_once: int = 1) -> System:
 
     def paired(came: Tables, store: MemoryStore) -> Tables:
         about: Any = {"parts": (1, 1), **TIMES}
-        return {"result": stages.pair(came["numbered"], store, Counters(), make, **about)}
+        return {"result": pair(came["numbered"], store, Counters(), make, **about)}
 
     return System({"pair": paired}, {"numbered": "pair"}, pairing.pair_of, at_once)
 
@@ -227,11 +235,11 @@ def aggregates(*, at_once: int = 1, guarded: bool = True) -> System:
     """A count, a sum and a maximum; ``guarded``: over a topic."""
 
     def regrouped(came: Tables, store: MemoryStore) -> Tables:
-        return {"grouped": stages.regroup(came["row"], store, Counters(), as_read=True, **TIMES)}
+        return {"grouped": regroup(came["row"], store, Counters(), as_read=True, **TIMES)}
 
     def aggregated(came: Tables, store: MemoryStore) -> Tables:
         how: Any = {"source": grouping.SOURCE, "guarded": guarded, **TIMES}
-        results = stages.aggregate(came["grouped"], store, Counters(), SUMMED, **how)
+        results = aggregate(came["grouped"], store, Counters(), SUMMED, **how)
         start_counting_anew(store)
         return {"result": results}
 
@@ -292,11 +300,11 @@ def flat_map(*, at_once: int = 1) -> System:
     """Rows that make others under keys of their own, in one query, as there is no other way."""
 
     def spread_out(came: Tables, store: MemoryStore) -> Tables:
-        return {"grouped": stages.spread(came["row"], store, Counters(), as_read=True, **TIMES)}
+        return {"grouped": spread(came["row"], store, Counters(), as_read=True, **TIMES)}
 
     def shown(came: Tables, store: MemoryStore) -> Tables:
         source = versions.identity("flat map")
-        results = stages.owners(came["grouped"], store, Counters(), source=source, **TIMES)
+        results = owners(came["grouped"], store, Counters(), source=source, **TIMES)
         start_counting_anew(store)
         return {"result": results}
 
