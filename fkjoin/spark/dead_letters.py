@@ -32,8 +32,9 @@ def union(*frames: DataFrame, table: str) -> DataFrame:
     ``table``: the table of letters whose ``RAW`` names none.
     """
     letters = [_letters(frame, table) for frame in frames]
-    by_name = functools.partial(DataFrame.unionByName, allowMissingColumns=True)
-    whole = functools.reduce(by_name, letters)
+    whole = functools.reduce(
+        lambda above, below: above.unionByName(below, allowMissingColumns=True), letters
+    )
     between = [name for name in whole.columns if name not in (_FIRST, _LAST)]
     return whole.select(_FIRST, *between, _LAST)
 
