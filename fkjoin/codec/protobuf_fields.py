@@ -132,10 +132,11 @@ def _message(message: Any, kind: pa.DataType | None) -> FieldReader:
         return FieldReader(_each(_json))
     if pa.types.is_struct(kind):
         return fields_of(message, kind)
-    if name == "google.type.Decimal":  # an empty text means 0
-        return FieldReader(_each(lambda value: str(value.value or "0")))
     if name in _WRAPPERS:
+        # A registry's own file of the type may lack the field, which must be said before a row.
         inner = _value(message.fields_by_name["value"], kind)
+        if name == "google.type.Decimal":  # an empty text means 0
+            return FieldReader(_each(lambda value: str(value.value or "0")))
         return FieldReader(
             lambda values: inner.read([value.value for value in values]), inner.units
         )

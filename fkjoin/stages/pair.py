@@ -88,19 +88,19 @@ def pair(
     *,
     now_ms: int,
     retention_ms: int,
+    parts: _Parts,
+    in_order: Sequence[bool] = (),
     materialized: bool = False,
     every: bool = False,
-    **how: Any,
 ) -> pa.Table:
     """Turn rows of two tables (``NUMBERED``) into changes of their join (``RESULT``).
 
     Rows come in any order, duplicates allowed.  ``make``: a function from answers (``ANSWER``) to
     joined rows (``JOINED``); of an answer that it leaves out, the last result stays.
     ``materialized``: keep the results.  ``every``: also emit results that are unchanged (emit on
-    update). ``how``: the parts of both tables' versions, and ``in_order`` of each table, see
-    ``newest_only``.
+    update). ``parts``: of both tables' versions.  ``in_order``: of each table, see ``newest_only``.
     """
-    batch = _taken(rows, store, count, now_ms=now_ms, **how)
+    batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
     joined = make(batch.answers)
     # The joiner leaves out answers on which it throws: of these keys the last result stays.  Their
     # rows and versions are written all the same.
@@ -133,13 +133,14 @@ def answers_by_key(
     *,
     now_ms: int,
     retention_ms: int,
-    **how: Any,
+    parts: _Parts,
+    in_order: Sequence[bool] = (),
 ) -> pa.Table:
     """Turn rows of two tables into answers (``ANSWER``), one of each key with a newer row.
 
     See ``pair``.
     """
-    batch = _taken(rows, store, count, now_ms=now_ms, **how)
+    batch = _taken(rows, store, count, parts=parts, now_ms=now_ms, in_order=in_order)
     keys = len(batch.taken)
     nothing, has, ts = constant(None, keys), np.zeros(keys, bool), np.maximum(*batch.sides.ts)
     _write(store, batch, nothing, has=has, ts=ts, due_ms=now_ms + retention_ms)

@@ -13,7 +13,7 @@ Store: as resolve's, with the contributions in place of results.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
-from fkjoin.stages.resolve import settle
+from fkjoin.stages.resolve import SettleOptions, settle
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Bytes, Store
 
@@ -60,10 +60,9 @@ def regroup(
     store: Store,
     count: counters.Counters,
     *,
-    now_ms: int,
     windows: TimeWindows | None = None,
     letters: bool = False,
-    **how: Any,
+    **how: Unpack[SettleOptions],
 ) -> pa.Table:
     """Turn rows whose values are contributions (``JOINED``) into ``GROUPED``.
 
@@ -77,12 +76,12 @@ def regroup(
     beyond = rows.slice(0, 0)
     if windows is not None and windows.ahead is not None:
         # A row of the far future would drive stream time there, and close all windows before it.
-        beyond_ts = column(rows, "ts").to_numpy() > 1000 * now_ms + windows.ahead
+        beyond_ts = column(rows, "ts").to_numpy() > 1000 * how["now_ms"] + windows.ahead
         early = valid(column(rows, "value")) & beyond_ts
         rows, beyond = rows.filter(pa.array(~early)), rows.filter(pa.array(early)).combine_chunks()
         if len(beyond):
             count.update(counters.commonest([windows.ahead_text] * len(beyond)))
-    settled = settle(rows, store, count, keep="value", now_ms=now_ms, **how)
+    settled = settle(rows, store, count, keep="value", **how)
     results = settled.results
     changed = _changed if windows is None else windows.changed
     change, key, old, new = changed(settled.before, column(results, "value"))

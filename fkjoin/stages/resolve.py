@@ -14,7 +14,7 @@ a tombstone marker for the retention time.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -55,8 +55,24 @@ class Settled(NamedTuple):
     before: Bytes
 
 
+class SettleOptions(TypedDict, total=False):
+    """Options of ``settle``, which stages that call it take, too."""
+
+    now_ms: Required[int]
+    retention_ms: Required[int]
+    every: bool
+    as_read: bool
+    in_order: bool
+    complete: Complete | None
+
+
 def resolve(
-    joined: pa.Table, store: Store, count: Counters, *, materialized: bool = False, **how: Any
+    joined: pa.Table,
+    store: Store,
+    count: Counters,
+    *,
+    materialized: bool = False,
+    **how: Unpack[SettleOptions],
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``) into changes of the joined table.
 

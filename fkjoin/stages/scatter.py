@@ -132,16 +132,27 @@ def answered(
     count: counters.Counters,
     right_parts: Sequence[int],
     *,
+    now_ms: int,
+    retention_ms: int,
     in_order: bool = True,
-    **how: Any,
+    rights_in_order: bool | Sequence[bool] = False,
 ) -> Iterator[pa.Table]:
     """Answer ``subscriptions`` and right ``changes`` (``CHANGE``), both ``tagged``, by ``PART``.
 
-    ``right_parts``: of how many parts each right table's versions are made.  ``how``: as for
-    ``subscription``.  The store is written when the iterator is exhausted.
+    ``right_parts``: of how many parts each right table's versions are made.  ``in_order``,
+    ``rights_in_order``: see ``subscription``.  The store is written when the iterator is exhausted.
     """
-    how |= {"in_order": in_order, "right_parts": right_parts}
-    pages = subscription(subscriptions, changes, store, count, **how)
+    pages = subscription(
+        subscriptions,
+        changes,
+        store,
+        count,
+        now_ms=now_ms,
+        retention_ms=retention_ms,
+        in_order=in_order,
+        rights_in_order=rights_in_order,
+        right_parts=right_parts,
+    )
     for page in pages:
         names = "key", "version", "right", "ts"
         keys, version, value, ts = (column(page, name) for name in names)

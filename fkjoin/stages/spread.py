@@ -14,7 +14,7 @@ Store: as resolve's, with the lists in place of results.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -23,21 +23,22 @@ from fkjoin.codec import pairs
 from fkjoin.codec.arrays import Bytes, Ints, codes, constant, equal, take
 from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.stages import counters
-from fkjoin.stages.resolve import settle
+from fkjoin.stages.resolve import SettleOptions, settle
 from fkjoin.state import Store
 
 
 def spread(
-    rows: pa.Table, store: Store, count: counters.Counters, *, every: bool = False, **how: Any
+    rows: pa.Table, store: Store, count: counters.Counters, **how: Unpack[SettleOptions]
 ) -> pa.Table:
     """Turn rows whose values are lists of outputs (``JOINED``) into ``GROUPED``.
 
     Rows come in any order, duplicates allowed.  Each message is for an output's key, its ``row`` is
     the key of the row that makes the output, and ``old`` is null: the stage after this one knows
-    it.  ``every``: also send outputs that are unchanged.  ``how``: as for ``settle``.
+    it.  ``how``: as for ``settle``; with ``every``, outputs that are unchanged are sent, too.
     """
     count[counters.ROWS_IN] += len(rows)
-    settled = settle(rows, store, count, keep="value", every=every, **how)
+    every = how.get("every", False)
+    settled = settle(rows, store, count, keep="value", **how)
     results = settled.results
     # Rows that have a later timestamp and nothing else come to here, and send no outputs: these are
     # compared without their timestamps.

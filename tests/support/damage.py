@@ -68,7 +68,7 @@ def one_twice(files: Files, rng: random.Random, folder: Path) -> None:
 
 
 HARMS = [harm for harm in vars().values() if inspect.isfunction(harm)]
-"""What happens to files: all functions above."""
+"""Kinds of harm to files: all functions above."""
 
 
 class Damaging:
