@@ -57,23 +57,21 @@ class _HeldClaim:
     """Text about the process that took it over, if one did."""
     looked: float = field(default_factory=lambda: time.monotonic())
     """Time when it was known to be this process's."""
-    looking: threading.Lock = field(default_factory=threading.Lock)
-    """Held while it is written: two that write a file at a time have one draft."""
 
     def look(self) -> None:
         """Renew it, unless it is another's.
 
         A claim with a lower number came with a backup that was put in place of the folder.
         """
-        with self.looking:
-            now, newest = time.monotonic(), self.files.newest()
-            if newest is not None:
-                is_own = newest.is_free or newest.content == _owner()
-                if newest.number != self.number or not is_own:
-                    self.taken = f"{_who(newest)} {TAKEN_OVER} {self.files.checkpoint}"
-                    return
+        now, newest = time.monotonic(), self.files.newest()
+        if newest is None or (newest.number == self.number and newest.is_free):
             self.files.write(self.number, _owner())
-            self.looked = now
+        elif (newest.number, newest.content) == (self.number, _owner()):
+            self.files.renew(self.number, _owner())
+        else:
+            self.taken = f"{_who(newest)} {TAKEN_OVER} {self.files.checkpoint}"
+            return
+        self.looked = now
 
     def renew(self) -> None:
         """Renew it, or stop the queries if it is another's."""

@@ -81,11 +81,17 @@ class ClaimFiles:
                 self._delete(older)
         return True
 
-    def write(self, number: int, content: bytes) -> None:
-        """Write an own claim again: its time shows that the owner is alive.
+    def renew(self, number: int, content: bytes) -> None:
+        """Show that the owner is alive, by the file's time.
 
-        Perhaps another program has deleted or emptied it.
+        A process that is killed while it writes would leave a claim without a name.  In object
+        stores, which replace a file as a whole, the file is written again.
         """
+        if not self.folder.touch(_name(number)):
+            self.write(number, content)
+
+    def write(self, number: int, content: bytes) -> None:
+        """Write an own claim again, which another program has deleted or emptied."""
         self.folder.write(_name(number), content)
 
     def give_up(self, number: int) -> None:

@@ -51,6 +51,12 @@ class ArrowFiles(Files):
         with self._system.open_output_stream(self._path(path)) as stream:
             stream.write(data)
 
+    def _create(self, path: str, data: bytes) -> bool:
+        if self.exists(path):
+            return False
+        self._write(path, data)
+        return True
+
     def _make_folder(self, path: str) -> None:
         self._system.create_dir(self._path(path))
 
@@ -65,13 +71,16 @@ class ArrowFiles(Files):
         elif kind != FileType.NotFound:
             self._system.delete_file(target)
 
+    def touch(self, path: str) -> bool:
+        return False
+
     def _path(self, path: str) -> str:
         return f"{self._folder}/{path}".rstrip("/")
 
 
 def _status(info: FileInfo) -> FileStatus:
     changed_ms = (info.mtime_ns or 0) // 1_000_000
-    return FileStatus(info.base_name, info.type == FileType.Directory, changed_ms)
+    return FileStatus(info.base_name, info.type == FileType.Directory, info.size or 0, changed_ms)
 
 
 def is_elsewhere(where: str) -> bool:

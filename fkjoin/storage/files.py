@@ -21,6 +21,8 @@ class FileStatus(NamedTuple):
     name: str
     """Its last name."""
     is_folder: bool
+    size: int
+    """Bytes of a file."""
     changed_ms: int
     """Time of the last change, in milliseconds since 1970."""
 
@@ -35,8 +37,10 @@ class Files(ABC):
     root: str
     """The folder in full: ``file:/folder`` or ``scheme://place/folder``."""
 
-    local: Path | None = None
-    """The folder, if it is on this machine."""
+    @property
+    def local(self) -> Path | None:
+        """The folder, if it is on this machine."""
+        return None
 
     @abstractmethod
     def status(self, path: str = "") -> FileStatus | None:
@@ -57,9 +61,8 @@ class Files(ABC):
     @abstractmethod
     def _write(self, path: str, data: bytes) -> None: ...
 
-    def _create(self, path: str, data: bytes) -> bool:
-        self._write(path, data)
-        return True
+    @abstractmethod
+    def _create(self, path: str, data: bytes) -> bool: ...
 
     @abstractmethod
     def _make_folder(self, path: str) -> None: ...
@@ -70,6 +73,10 @@ class Files(ABC):
     @abstractmethod
     def delete(self, path: str = "") -> None:
         """Delete a file or a folder, if it is there."""
+
+    @abstractmethod
+    def touch(self, path: str) -> bool:
+        """Set the time of a file's last change to now; False if the file system cannot."""
 
     def exists(self, path: str = "") -> bool:
         """Tell whether there is a file or folder."""
@@ -103,7 +110,7 @@ class Files(ABC):
         object store may let both.
         """
         with self._changing(path):
-            return not self.exists(path) and self._create(path, data)
+            return self._create(path, data)
 
     def make_folder(self, path: str) -> None:
         """Make a folder and those above it, if they are not there."""
@@ -127,6 +134,10 @@ class Files(ABC):
             ) from error
         return True
 
+    def obstacle(self, folder: str) -> str | None:
+        """Say why a folder cannot be there; None if nothing is known."""
+        return None
+
     def _at(self, path: str) -> str:
         """A path in full."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
@@ -137,20 +148,8 @@ class Files(ABC):
             yield
         except OSError as error:
             folder = path.rpartition("/")[0]
-            why = None if self.local is None else obstacle(self.local / folder)
-            folder_in_full = self._at(folder).removeprefix("file:")
-            raise unwritable(folder_in_full, why or str(error.strerror or error)) from error
-
-
-def obstacle(folder: Path) -> str | None:
-    """Find what on the way to a folder is none, and say why it cannot be made; None if it can."""
-    with contextlib.suppress(PermissionError):  # of a look below a folder that is not this user's
-        for path in reversed([folder, *folder.parents]):
-            if path.is_symlink() and not path.exists():
-                return f"{path} is a link to {path.readlink()}, which does not exist"
-            if path.exists() and not path.is_dir():
-                return f"{path} is a file"
-    return None
+            why = self.obstacle(folder) or str(error.strerror or error)
+            raise unwritable(self._at(folder).removeprefix("file:"), why) from error
 
 
 def unwritable(folder: object, why: str) -> FkJoinError:

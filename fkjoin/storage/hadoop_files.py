@@ -28,14 +28,18 @@ class HadoopFiles(Files):
         self._system = system
 
     def status(self, path: str = "") -> FileStatus | None:
-        with contextlib.suppress(FileNotFoundError), self._asked(path):
-            return _status(self._system.getFileStatus(self._path(path)))
-        return None
+        try:
+            with self._asked(path):
+                return _status(self._system.getFileStatus(self._path(path)))
+        except FileNotFoundError:
+            return None
 
     def listed(self, folder: str = "") -> list[FileStatus]:
-        with contextlib.suppress(FileNotFoundError), self._asked(folder):
-            return sorted(map(_status, self._system.listStatus(self._path(folder))))
-        return []
+        try:
+            with self._asked(folder):
+                return sorted(map(_status, self._system.listStatus(self._path(folder))))
+        except FileNotFoundError:
+            return []
 
     def read(self, path: str) -> bytes:
         with self._asked(path), contextlib.closing(self._system.open(self._path(path))) as stream:
@@ -50,13 +54,16 @@ class HadoopFiles(Files):
 
     def _write(self, path: str, data: bytes) -> None:
         with self._asked(path):
-            is_renaming = self._system.getUri().getScheme() == _RENAMING
-            draft = f"{path}.draft" if is_renaming else path
+            if self._system.getUri().getScheme() != _RENAMING:
+                self._put(path, data, overwrite=True)
+                return
+            draft = f"{path}.draft"
             self._put(draft, data, overwrite=True)
-            if is_renaming:
-                self._renamed(draft, path, "OVERWRITE")
+            self._renamed(draft, path, "OVERWRITE")
 
     def _create(self, path: str, data: bytes) -> bool:
+        if self.exists(path):
+            return False
         try:
             with self._asked(path):
                 self._put(path, data, overwrite=False)
@@ -77,6 +84,17 @@ class HadoopFiles(Files):
     def delete(self, path: str = "") -> None:
         with self._asked(path):
             self._system.delete(self._path(path), True)
+
+    def touch(self, path: str) -> bool:
+        """Look at the time afterwards: some file systems do not set it, and do not say so."""
+        now_ms = jvm().java.lang.System.currentTimeMillis()
+        try:
+            with self._asked(path):
+                self._system.setTimes(self._path(path), now_ms, -1)
+            status = self.status(path)
+        except OSError:
+            return False
+        return status is not None and abs(status.changed_ms - now_ms) < 1000
 
     @contextlib.contextmanager
     def _asked(self, path: str) -> Iterator[None]:
@@ -109,5 +127,9 @@ class HadoopFiles(Files):
 
 
 def _status(status: Any) -> FileStatus:
-    name, changed_ms = str(status.getPath().getName()), int(status.getModificationTime())
-    return FileStatus(name, bool(status.isDirectory()), changed_ms)
+    return FileStatus(
+        str(status.getPath().getName()),
+        bool(status.isDirectory()),
+        int(status.getLen()),
+        int(status.getModificationTime()),
+    )

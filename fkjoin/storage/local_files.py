@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -11,7 +12,7 @@ import uuid
 import zlib
 from pathlib import Path
 
-from fkjoin.storage.files import Files, FileStatus, obstacle, unwritable
+from fkjoin.storage.files import Files, FileStatus, unwritable
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
 """Errors of a look at a path where nothing is, or nothing that this user may see."""
@@ -24,8 +25,12 @@ class LocalFiles(Files):
     """See ``Files``."""
 
     def __init__(self, folder: Path) -> None:
-        self.local = self._folder = folder
+        self._folder = folder
         self.root = f"file:{folder}"
+
+    @property
+    def local(self) -> Path:
+        return self._folder
 
     def status(self, path: str = "") -> FileStatus | None:
         file = self._folder / path
@@ -36,7 +41,7 @@ class LocalFiles(Files):
                 return None
             raise
         changed_ms = facts.st_mtime_ns // 1_000_000
-        return FileStatus(file.name, stat.S_ISDIR(facts.st_mode), changed_ms)
+        return FileStatus(file.name, stat.S_ISDIR(facts.st_mode), facts.st_size, changed_ms)
 
     def listed(self, folder: str = "") -> list[FileStatus]:
         statuses = [self.status(f"{folder}/{name}".lstrip("/")) for name in self.names(folder)]
@@ -67,21 +72,21 @@ class LocalFiles(Files):
             file.seek(max(0, size - most))
             return file.read(most)
 
-    def _draft(self, path: str, data: bytes, suffix: str) -> tuple[Path, Path]:
-        """Write a draft of a file beside its place; return both paths."""
+    def _write(self, path: str, data: bytes) -> None:
         file = self._folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f".{file.name}.{suffix}")
+        draft = file.with_name(f".{file.name}.draft")
         draft.write_bytes(data)
         _checksums_of(file).unlink(missing_ok=True)
-        return draft, file
-
-    def _write(self, path: str, data: bytes) -> None:
-        draft, file = self._draft(path, data, "draft")
         draft.replace(file)
 
     def _create(self, path: str, data: bytes) -> bool:
-        draft, file = self._draft(path, data, uuid.uuid4().hex)
+        file = self._folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+        draft.write_bytes(data)
+        if not file.exists():
+            _checksums_of(file).unlink(missing_ok=True)
         try:
             os.link(draft, file)  # whole at once
         except FileExistsError:
@@ -108,6 +113,13 @@ class LocalFiles(Files):
         else:
             target.unlink(missing_ok=True)
             _checksums_of(target).unlink(missing_ok=True)
+
+    def touch(self, path: str) -> bool:
+        os.utime(self._folder / path)
+        return True
+
+    def obstacle(self, folder: str) -> str | None:
+        return _obstacle(self._folder / folder)
 
 
 def _has_checksums(path: Path) -> bool:
@@ -166,5 +178,16 @@ def require_writable(folder: Path) -> None:
 
 def require_folder(folder: Path) -> None:
     """Raise ``FkJoinError`` if a folder on this machine is not there and cannot be made."""
-    if (why := obstacle(folder.absolute())) is not None:
+    if (why := _obstacle(folder.absolute())) is not None:
         raise unwritable(folder, why)
+
+
+def _obstacle(folder: Path) -> str | None:
+    """Find what on the way to a folder is none, and say why it cannot be made; None if it can."""
+    with contextlib.suppress(PermissionError):  # of a look below a folder that is not this user's
+        for path in reversed([folder, *folder.parents]):
+            if path.is_symlink() and not path.exists():
+                return f"{path} is a link to {path.readlink()}, which does not exist"
+            if path.exists() and not path.is_dir():
+                return f"{path} is a file"
+    return None

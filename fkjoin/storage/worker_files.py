@@ -8,7 +8,7 @@ import os
 import posixpath
 import tempfile
 from collections.abc import Iterator
-from functools import partial, partialmethod
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -85,33 +85,51 @@ class WorkerFiles(Files):
     def read_end(self, path: str, most: int) -> bytes:
         return base64.b64decode(self._ask("read_end", path, most))
 
+    def _write(self, path: str, data: bytes) -> None:
+        self._ask("_write", path, data)
+
+    def _create(self, path: str, data: bytes) -> bool:
+        return bool(self._ask("_create", path, data))
+
+    def _make_folder(self, path: str) -> None:
+        self._ask("_make_folder", path)
+
+    def _rename(self, path: str, target: str) -> None:
+        self._ask("_rename", path, target)
+
+    def delete(self, path: str = "") -> None:
+        self._ask("delete", path)
+
+    def touch(self, path: str) -> bool:
+        return bool(self._ask("touch", path))
+
     def _ask(self, method: str, *arguments: Any) -> Any:
-        order = partial(_answers, self.root, method, arguments)
-        rows = self._spark.range(0, 1, 1, 1).mapInArrow(order, _ANSWER)
+        rows = self._spark.range(0, 1, 1, 1).mapInArrow(
+            _Order(self.root, method, arguments), _ANSWER
+        )
         answer = json.loads(rows.collect()[0][0])
         if "error" in answer:
             kind = FileNotFoundError if answer["is_missing"] else OSError
             raise kind(answer["error"])
         return answer["value"]
 
-    _write: Any = partialmethod(_ask, "_write")
-    _create: Any = partialmethod(_ask, "_create")
-    _make_folder: Any = partialmethod(_ask, "_make_folder")
-    _rename: Any = partialmethod(_ask, "_rename")
-    delete: Any = partialmethod(_ask, "delete")
 
+@dataclass(frozen=True)
+class _Order:
+    """A call in a worker, which answers with one text."""
 
-def _answers(
-    root: str, method: str, arguments: tuple[Any, ...], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the answer to a call in a worker: one text."""
-    for _ in batches:
-        try:
-            value = getattr(without_spark(root), method)(*arguments)
-            if isinstance(value, bytes):
-                value = base64.b64encode(value).decode()
-            answer = {"value": value}
-        except OSError as error:
-            is_missing = isinstance(error, FileNotFoundError)
-            answer = {"error": str(error), "is_missing": is_missing}
-        yield pa.record_batch({"answer": [json.dumps(answer)]})
+    root: str
+    method: str
+    arguments: tuple[Any, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            try:
+                value = getattr(without_spark(self.root), self.method)(*self.arguments)
+                if isinstance(value, bytes):
+                    value = base64.b64encode(value).decode()
+                answer = {"value": value}
+            except OSError as error:
+                is_missing = isinstance(error, FileNotFoundError)
+                answer = {"error": str(error), "is_missing": is_missing}
+            yield pa.record_batch({"answer": [json.dumps(answer)]})

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from fkjoin.checkpoint.claim_files import CLAIM_FILE, ClaimFiles
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks import batches
 from fkjoin.storage.arrow_files import without_spark
-from fkjoin.storage.files import Files
+from fkjoin.storage.local_files import LocalFiles
 
 SPARK = cast(SparkSession, None)
 
@@ -58,15 +57,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture(autouse=True, params=["of this machine", "of an object store"])
 def files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files without a JVM."""
-
-    def reached(_: object, folder: str) -> Files:
-        files = without_spark(folder)
-        if request.param == "of an object store":
-            files.local = None
-        return files
-
-    monkeypatch.setattr(claim_files, "checkpoint_files", reached)
+    """Files without a JVM; an object store cannot date them."""
+    monkeypatch.setattr(claim_files, "checkpoint_files", lambda _, folder: without_spark(folder))
+    if request.param == "of an object store":
+        monkeypatch.setattr(LocalFiles, "local", None)
+        monkeypatch.setattr(LocalFiles, "touch", lambda *_: False)
 
 
 class Other:
@@ -318,13 +313,6 @@ def test_a_claim_that_somebody_has_deleted_or_emptied_is_written_again(tmp_path:
             held.renew()
             assert holder(tmp_path)["process"] == os.getpid()
             assert held.taken is None
-
-
-def test_a_renewal_and_a_look_before_a_batch_write_one_after_the_other(tmp_path: Path) -> None:
-    """Both are due when a process that stood still goes on."""
-    with claimed(SPARK, str(tmp_path)) as held, ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: held.look(), range(200)))
-        assert holder(tmp_path)["process"] == os.getpid()
 
 
 def test_a_process_of_this_machine_is_asked_whether_it_lives(
