@@ -40,6 +40,7 @@ def raised() -> tuple[Message, ...]:
                 found.append(Message("".join(part for argument in node.args for part in _parts(argument)), called, place))
             elif called in _REFUSALS:
                 refused.append((called, [_text(argument, module) for argument in node.args], place))
+    assert {called for called, *_ in refused} == set(_REFUSALS)  # else a message is lost with a name that went
     return *found, *(_refusal(found, *one) for one in refused)
 
 

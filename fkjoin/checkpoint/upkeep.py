@@ -24,7 +24,7 @@ from fkjoin.checkpoint.stores import SavedStore, with_stores
 from fkjoin.codec import combined_key, records, tags
 from fkjoin.codec.arrays import untagged
 from fkjoin.errors import FkJoinError, first_line
-from fkjoin.sessions.abilities import require_rescale
+from fkjoin.sessions.abilities import RESCALE
 from fkjoin.spark.buckets import bucket_ids, buckets_of, places_of, spark_hash
 from fkjoin.spark.identity import bucket_folder, home_of
 from fkjoin.spark.index_home import index_home
@@ -109,7 +109,7 @@ def rescale(spark: SparkSession, checkpoint: str | Path, partitions: int) -> Non
     the query continues from it.  Raises ``FkJoinError``.
     """
     require_classic(spark, "rescale", _BY_COMMAND)
-    require_rescale(spark)
+    RESCALE.require(spark)
     stores = saved_stores(spark, checkpoint)
     counts = {store.buckets for store in stores}
     if partitions < 1 or any(buckets % partitions for buckets in counts):

@@ -15,9 +15,6 @@ from fkjoin.codec.arrays import valid
 from fkjoin.codec.rows import KeyCodec
 from fkjoin.errors import FkJoinError
 
-_REFUSED = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""Errors of a value that Arrow does not take for a type."""
-
 
 def encoded(schema: pa.Schema, keys: Iterable[Any]) -> list[bytes]:
     """Encode keys of a table whose key has the columns of ``schema``.
@@ -63,19 +60,24 @@ def fitting(argument: str, field: pa.Field, values: list[Any], *, nulls: bool = 
 
     ``FkJoinError`` for one that has another type, or is null and may not be.
     """
-    refusal = _unfit
-    try:
-        column = pa.array(values, field.type)
-    except _REFUSED:  # Arrow does not say which value it refuses
-        refusal = _refused
     for value in values:
         if nulls and value is None:
             continue
-        if (why := refusal(field.type, value)) is not None:
+        if (why := _unfit(field.type, value)) is not None:
             raise FkJoinError(
                 f"{argument}: {value!r} cannot be a value of column {field.name}, which is "
                 f"{field.type}: {why}"
             )
+    try:
+        column = pa.array(values, field.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        wrong = next(value for value in values if not _fits(field.type, value))
+        plain = isinstance(error, TypeError) and not pa.types.is_nested(field.type)
+        why = f"it is a {type(wrong).__name__}" if plain else str(error)
+        raise FkJoinError(
+            f"{argument}: {wrong!r} cannot be a value of column {field.name}, which is "
+            f"{field.type}: {why}"
+        ) from error
     assert nulls or valid(column).all()
     return column
 
@@ -103,14 +105,12 @@ def _unfit(kind: pa.DataType, value: Any) -> str | None:
     return None
 
 
-def _refused(kind: pa.DataType, value: Any) -> str | None:
-    """Say why a value is none of a type, also where Arrow says so; None if it is one."""
+def _fits(kind: pa.DataType, value: Any) -> bool:
     try:
         pa.array([value], kind)
-    except _REFUSED as error:
-        plain = isinstance(error, TypeError) and not pa.types.is_nested(kind)
-        return _unfit(kind, value) or (f"it is a {type(value).__name__}" if plain else str(error))
-    return _unfit(kind, value)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return False
+    return True
 
 
 def _is_list(schema: pa.Schema) -> bool:

@@ -89,7 +89,7 @@ def from_names(
     notation: dict[str, Any] = {}
     for path, unit in units.items():
         steps = [path] if path in schema.names else path.split(".")
-        kind = _kind_at(steps, schema, f"{format_name}: units: there is no column {path!r}")
+        kind = _kind_at(path, steps, schema, format_name)
         known = _units_of(kind)
         if unit not in known:
             none = "left out: a unit is for times, decimals and bytes"
@@ -186,11 +186,13 @@ def _down_to(kind: pa.DataType, unit: Unit) -> Notation:
     return {ITEM: _down_to(_inside(kind)[ITEM], unit)} if nested else unit
 
 
-def _kind_at(steps: list[str], schema: pa.Schema, problem: str) -> pa.DataType:
+def _kind_at(path: str, steps: list[str], schema: pa.Schema, format_name: str) -> pa.DataType:
     kind: pa.DataType = pa.struct(list(schema))
     for name in steps:
         inside = _inside(kind) if pa.types.is_struct(kind) else {}
         if name not in inside:
-            raise TopologyError(f"{problem}; {nearest(name, inside, 10)}")
+            raise TopologyError(
+                f"{format_name}: units: there is no column {path!r}; {nearest(name, inside, 10)}"
+            )
         kind = inside[name]
     return kind

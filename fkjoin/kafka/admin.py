@@ -105,16 +105,11 @@ def offset_ranges(
 ) -> dict[int, range]:
     """The offsets that each partition still has; no partitions where there is no such topic."""
     with _consumer(bootstrap_servers, options) as consumer:
-        return {part.partition(): offsets for part, offsets in _ranges(consumer, topic).items()}
-
-
-def _ranges(consumer: Any, topic: str) -> dict[Any, range]:
-    """The offsets that each partition still has, by Java's partitions."""
-    infos, partition = consumer.partitionsFor(topic) or (), _kafka().common.TopicPartition
-    parts = [partition(topic, info.partition()) for info in infos]
-    begins = dict(consumer.beginningOffsets(parts))
-    ends = dict(consumer.endOffsets(parts))
-    return {part: range(begins[part], ends[part]) for part in parts}
+        infos, partition = consumer.partitionsFor(topic) or (), _kafka().common.TopicPartition
+        parts = [partition(topic, info.partition()) for info in infos]
+        begins = dict(consumer.beginningOffsets(parts))
+        ends = dict(consumer.endOffsets(parts))
+        return {part.partition(): range(begins[part], ends[part]) for part in parts}
 
 
 def delete_records(
@@ -156,16 +151,20 @@ def bounds(
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
     with _consumer(bootstrap_servers, options) as consumer:
-        for part, offsets in _ranges(consumer, topic).items():
-            number = part.partition()
-            begins[number] = offsets.start
+        for info in consumer.partitionsFor(topic):
+            number = info.partition()
+            part = _kafka().common.TopicPartition(topic, number)
+            # Just before it is read: retention may delete records while other partitions are read.
+            low = dict(consumer.beginningOffsets([part]))[part]
+            high = dict(consumer.endOffsets([part]))[part]
+            begins[number] = low
             look = _FIRST_LOOK
-            while number not in ends and offsets:
-                start = max(offsets.start, offsets.stop - look)
-                last = _last_record(consumer, part, start, offsets.stop, tombstones=tombstones)
+            while number not in ends and low < high:
+                start = max(low, high - look)
+                last = _last_record(consumer, part, start, high, tombstones=tombstones)
                 if last is not None:
                     ends[number] = last
-                elif start == offsets.start:
+                elif start == low:
                     break
                 look *= 16
     return begins, ends

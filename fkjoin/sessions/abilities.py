@@ -7,6 +7,8 @@ refused by name, with the version that has it.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pyspark
@@ -27,34 +29,34 @@ _FILE_MANAGERS = (
 """Names of one class, the newest first."""
 
 
-def require_rescale(spark: SparkSession) -> None:
-    """Raise ``SessionError`` if Spark cannot spread a state over other partitions."""
-    if checkpoint_manager(spark) is None:
-        way = 'run it, and the query after it, in a Python environment with "pyspark>=4.2"'
-        raise _too_old("fkjoin state rescale", "4.2", spark.version, way)
+@dataclass(frozen=True)
+class Ability:
+    """Something that not every Spark can do."""
+
+    feature: str
+    """Name of what needs it, as a user calls it."""
+    since: str
+    """The Spark that has it, such as ``4.2``."""
+    is_in: Callable[[SparkSession], bool]
+    """Asks a session."""
+    way: str
+    """Way out."""
+    release: Callable[[SparkSession], str] = lambda spark: spark.version
+    """The release that was asked."""
+
+    def require(self, spark: SparkSession) -> None:
+        """Raise ``SessionError`` if the session lacks it."""
+        if not self.is_in(spark):
+            raise SessionError(
+                f"{self.feature} needs Spark {self.since} or newer, "
+                f"and this is {self.release(spark)}; {self.way}"
+            )
 
 
-def require_connect(spark: SparkSession) -> None:
-    """Raise ``SessionError`` if a side of a session of Spark Connect has no stateful operators.
-
-    The sides may be of different releases.
-    """
+def _has_operators(spark: SparkSession) -> bool:
     from pyspark.sql.connect.group import GroupedData
 
-    if not hasattr(GroupedData, "transformWithStateInPandas"):
-        client, way = "a client of Spark Connect", 'pip install "pyspark>=4.1"'
-        raise _too_old(client, "4.1", pyspark.__version__, way)
-    if not _takes_operators(spark):
-        raise _too_old("a server of Spark Connect", "4.1", spark.version, "start it with that")
-
-
-def _too_old(feature: str, since: str, release: str, way: str) -> SessionError:
-    """Make the error for what a Spark cannot do yet.
-
-    ``feature``: what needs it, as a user calls it; ``since``: the Spark that has it; ``release``:
-    the one that was asked; ``way``: the way out.
-    """
-    return SessionError(f"{feature} needs Spark {since} or newer, and this is {release}; {way}")
+    return hasattr(GroupedData, "transformWithStateInPandas")
 
 
 def _takes_operators(spark: SparkSession) -> bool:
@@ -72,6 +74,26 @@ class _Idle(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None: ...
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any: ...  # noqa: N802, N803
     def close(self) -> None: ...
+
+
+RESCALE = Ability(
+    "fkjoin state rescale",
+    "4.2",
+    lambda spark: checkpoint_manager(spark) is not None,
+    'run it, and the query after it, in a Python environment with "pyspark>=4.2"',
+)
+
+CONNECT = (
+    Ability(
+        "a client of Spark Connect",
+        "4.1",
+        _has_operators,
+        'pip install "pyspark>=4.1"',
+        lambda _: pyspark.__version__,
+    ),
+    Ability("a server of Spark Connect", "4.1", _takes_operators, "start it with that"),
+)
+"""Abilities of both sides of a session of Spark Connect, which may be of different releases."""
 
 
 def local_file_manager() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -42,26 +43,20 @@ _MADE_OF_PARTS = {
 
 
 @dataclass(frozen=True)
-class Access:
-    """The answers of a session of Spark Connect: a client without a JVM.
-
-    Its server answers DataFrames alone.  An expression that is a name is known; of others, the
-    names in them are.
-    """
+class Access(ABC):
+    """The answers of one session; where it cannot be asked, what stands here."""
 
     spark: SparkSession
 
+    @abstractmethod
     def application(self) -> str:
         """The name of the application, by which the topics between staged operators are called."""
-        return str(self.spark.conf.get("spark.app.name", "fkjoin"))
 
+    @abstractmethod
     def parallelism(self) -> int:
-        """Count the tasks that run at once by default: the partitions of a range."""
-        places = self.spark.range(_MANY).select(F.spark_partition_id().alias("place"))
-        (last,) = places.agg(F.max("place")).collect()
-        return int(last[0]) + 1
+        """Count the tasks that run at once by default."""
 
-    def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:
+    def set_up(self, workers: Mapping[str, str], simple: tuple[str, str]) -> None:  # noqa: B027
         """Prepare ``workers``, their environment; ``simple``: a setting and its variable.
 
         A server's settings say how its workers are started (docs/versions.md).
@@ -77,45 +72,25 @@ class Access:
 
     def named(self, column: Column) -> str | None:
         """The name that the column is, where the analyzer cannot be asked; None if it is more."""
-        expression = client_expression(column)
-        is_name = type(expression).__name__ == "ColumnReference"
-        return getattr(expression, _NAMING["ColumnReference"]) if is_name else None
+        return None
 
     def text(self, column: Column) -> str | None:
-        """A text with the names of all that the column reads, where the analyzer cannot be asked.
+        """A text with the names of all that the column reads; None if it cannot be told.
 
-        It joins what the parts of the expression name; None if one of them is of another kind.
+        It is for where the analyzer cannot be asked.
         """
-        parts: list[Any] = [client_expression(column)]
-        texts: list[str] = []
-        while parts:
-            part = parts.pop()
-            kind = type(part).__name__
-            if kind not in (*_NAMING, *_MADE_OF_PARTS) or not hasattr(part, "children"):
-                return None
-            if kind in _NAMING:
-                texts.append(getattr(part, _NAMING[kind]))
-            parts += part.children
-        return " , ".join(texts)
+        return None
 
+    @abstractmethod
     def tried(self, column: Column) -> Column:
-        """A struct, null where one of its fields throws.
+        """A struct, null where one of its fields throws."""
 
-        A function of SQL makes its text, or null: Spark evaluates it with ``TryEval``.
-        """
-        text = F.try_to_binary(column.cast("string"), F.lit("utf-8"))
-        return F.when(text.isNotNull(), column)
-
+    @abstractmethod
     def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
         """The columns of a stream of lines that names of folders are, such as ``region=eu``.
 
-        ``path``, ``options``: of its source.  Two readers with other columns of their own are
-        asked: a folder may have the name of one.
+        ``path``, ``options``: of its source.
         """
-        whole = self.spark.read.format("binaryFile").options(**options).load(path)
-        names = [name for name in lines.columns if name not in _OF_LINES]
-        names += [name for name in whole.columns if name not in _OF_FILES]
-        return list(dict.fromkeys(names))
 
     def not_appended(self, frame: DataFrame) -> str | None:
         """Say in Spark's words why rows of a streaming frame cannot be appended.
@@ -124,12 +99,9 @@ class Access:
         """
         return None
 
+    @abstractmethod
     def files(self, folder: str) -> Files:
         """The files of a folder."""
-        # Imported here: pyarrow's file systems take classic sessions a quarter of a second, too.
-        from fkjoin.storage.worker_files import of_client
-
-        return of_client(self.spark, folder)
 
     def owned(self, name: str, checkpoint: str) -> AbstractContextManager[None]:
         """Give queries that are started meanwhile this property, where workers can be told."""
@@ -197,6 +169,60 @@ class Classic(Access):
             self.spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
 
 
+class Connect(Access):
+    """A session of Spark Connect: a client without a JVM, whose server answers DataFrames alone.
+
+    An expression that is a name is known; of others, the names in them are.
+    """
+
+    def application(self) -> str:
+        return str(self.spark.conf.get("spark.app.name", "fkjoin"))
+
+    def parallelism(self) -> int:
+        """Count the partitions of a range."""
+        places = self.spark.range(_MANY).select(F.spark_partition_id().alias("place"))
+        last = places.agg(F.max("place")).head()
+        assert last is not None
+        return int(last[0]) + 1
+
+    def named(self, column: Column) -> str | None:
+        expression = client_expression(column)
+        is_name = type(expression).__name__ == "ColumnReference"
+        return getattr(expression, _NAMING["ColumnReference"]) if is_name else None
+
+    def text(self, column: Column) -> str | None:
+        """Join what the parts of the expression name; None if one of them is of another kind."""
+        parts: list[Any] = [client_expression(column)]
+        texts: list[str] = []
+        while parts:
+            part = parts.pop()
+            kind = type(part).__name__
+            if kind not in (*_NAMING, *_MADE_OF_PARTS) or not hasattr(part, "children"):
+                return None
+            if kind in _NAMING:
+                texts.append(getattr(part, _NAMING[kind]))
+            parts += part.children
+        return " , ".join(texts)
+
+    def tried(self, column: Column) -> Column:
+        """Use a function of SQL that Spark evaluates with ``TryEval``: a struct's text, or null."""
+        text = F.try_to_binary(column.cast("string"), F.lit("utf-8"))
+        return F.when(text.isNotNull(), column)
+
+    def folders(self, lines: DataFrame, path: str, options: Mapping[str, Any]) -> list[str]:
+        """Ask two readers with other columns of their own: a folder may have the name of one."""
+        whole = self.spark.read.format("binaryFile").options(**options).load(path)
+        names = [name for name in lines.columns if name not in _OF_LINES]
+        names += [name for name in whole.columns if name not in _OF_FILES]
+        return list(dict.fromkeys(names))
+
+    def files(self, folder: str) -> Files:
+        # Imported here: pyarrow's file systems take classic sessions a quarter of a second, too.
+        from fkjoin.storage.worker_files import of_client
+
+        return of_client(self.spark, folder)
+
+
 def access(spark: SparkSession) -> Access:
     """The answers of the session."""
-    return Access(spark) if is_connect(spark) else Classic(spark)
+    return Connect(spark) if is_connect(spark) else Classic(spark)

@@ -18,7 +18,7 @@ from pyspark.sql.utils import is_remote
 from fkjoin.errors import SessionError, first_line, nearest, needs_extra
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions import connector, words
-from fkjoin.sessions.abilities import local_file_manager, require_connect
+from fkjoin.sessions.abilities import CONNECT, local_file_manager
 from fkjoin.sessions.access import access
 from fkjoin.sessions.launch import launch
 from fkjoin.spark.cause import cause_of
@@ -243,7 +243,8 @@ def _at_server(remote: str | None, master: str | None, settings: Mapping[str, An
         for package in _CONNECT:
             importlib.import_module(package)
     spark = _client(remote)
-    require_connect(spark)
+    for ability in CONNECT:
+        ability.require(spark)
     for name, value in _texts(settings).items():
         try:
             spark.conf.set(name, value)
@@ -347,7 +348,7 @@ def index_dir(spark: SparkSession) -> str:
 
 def validated(spark: SparkSession) -> bool:
     """Tell whether batches check the stores' invariants: ``spark.fkjoin.validate``, or false."""
-    return _is_first(spark, VALIDATE, "false", "true", "false")
+    return _truth(spark, VALIDATE, "false")
 
 
 def time_zone(spark: SparkSession) -> str:
@@ -366,7 +367,7 @@ def switched_off(spark: SparkSession) -> dict[str, str]:
     for name in names:
         if name not in RULES:
             raise SessionError(f"{EXCLUDED}: there is no rule {name!r}; {nearest(name, RULES)}")
-    if not _is_first(spark, OPTIMIZE, "true", "true", "false"):
+    if not _truth(spark, OPTIMIZE, "true"):
         return dict.fromkeys(RULES, f"{OPTIMIZE} is false")
     return dict.fromkeys(names, f"{EXCLUDED} names it")
 
@@ -376,15 +377,17 @@ def _is_low(spark: SparkSession) -> bool:
 
     Raises ``SessionError``.
     """
-    return _is_first(spark, LATENCY, "default", "low", "default")
+    text = spark.conf.get(LATENCY, "default") or "default"
+    if text not in ("low", "default"):
+        raise SessionError(f"{LATENCY} is {text!r}: it must be low or default")
+    return text == "low"
 
 
-def _is_first(spark: SparkSession, name: str, default: str, first: str, second: str) -> bool:
-    """Tell whether a setting has the first of its two values; ``SessionError`` for another one."""
+def _truth(spark: SparkSession, name: str, default: str) -> bool:
     text = (spark.conf.get(name, default) or default).lower()
-    if text not in (first, second):
-        raise SessionError(f"{name} is {text!r}: it must be {first} or {second}")
-    return text == first
+    if text not in ("true", "false"):
+        raise SessionError(f"{name} is {text!r}: it must be true or false")
+    return text == "true"
 
 
 def _positive(spark: SparkSession, name: str, default: str) -> int:

@@ -6,10 +6,11 @@ import contextlib
 import json
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +33,7 @@ _RENAMING = ("file", "hdfs")
 """Schemes of file systems that rename a folder at once or not at all."""
 
 
-class BatchFiles(Protocol):
+class BatchFiles(ABC):
     """The batches of Parquet files at a place; a batch is in a folder of its own there."""
 
     path: str
@@ -40,38 +41,47 @@ class BatchFiles(Protocol):
     options: Mapping[str, str] | None
     """Options of the object store that the path is in; None elsewhere."""
 
+    @abstractmethod
     def check(self) -> None:
         """Raise ``FkJoinError`` if the place cannot be written to; nothing is made."""
 
+    @abstractmethod
     def noted(self, name: str) -> dict[str, Any]:
         """The facts of a note at the place; none without one."""
 
+    @abstractmethod
     def put(self, name: str, data: bytes) -> None:
         """Write a note at the place, in one step."""
 
+    @abstractmethod
     def folders(self) -> list[str]:
         """The names of the folders of batches that are whole, whatever wrote them."""
 
+    @abstractmethod
     def mark(self, folder: str) -> Mark | None:
         """The batch that a folder has; None if there is no such folder."""
 
+    @abstractmethod
     def clear_drafts(self, query: str) -> None:
         """Delete what attempts of the query have left unfinished.
 
         One that is alive after all publishes nothing.
         """
 
+    @abstractmethod
     def set_aside(self, folders: Sequence[str]) -> None:
         """Move folders of batches to where no reader looks.
 
         The newest goes first, so that an end in between leaves no gap.
         """
 
+    @abstractmethod
     def _publish(
         self, batch: DataFrame, write: WriteFile, draft: str, name: str, mark: Mark
     ) -> None:
         """Have ``write`` write the batch into ``draft``, and move that to ``name``."""
 
+    @abstractmethod
     def _delete(self, folder: str) -> None:
         """Delete a folder, if it is there."""
 
@@ -110,17 +120,6 @@ class BatchFiles(Protocol):
                 f"parquet {self.path} was restored by another process, which now owns this "
                 "checkpoint"
             )
-
-    def lacks(self, folder: str, mark: Mark, files: Collection[Any]) -> bool:
-        """Tell whether a batch's files have yet to be published; without any, the batch is noted.
-
-        ``FkJoinError`` if another batch is there.
-        """
-        if self.has_batch(folder, mark):
-            return False
-        if not files:
-            self.note_batch(writer_in(folder), mark)
-        return bool(files)
 
     def has_batch(self, folder: str, mark: Mark) -> bool:
         """Tell whether a batch is at the path, where it would be in ``folder``.

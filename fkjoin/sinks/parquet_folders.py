@@ -16,7 +16,7 @@ from fkjoin.analysis.written import ABOUT, folders_of
 from fkjoin.checkpoint.batch_log import Mark
 from fkjoin.checkpoint.files import files_at
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks.parquet_batches import BatchFiles, is_of, number_of
+from fkjoin.sinks.parquet_batches import BatchFiles, is_of, number_of, writer_in
 from fkjoin.spark.parquet import SET_ASIDE, UNFINISHED, WriteFile
 from fkjoin.storage.files import Files
 from fkjoin.storage.local_files import require_writable
@@ -66,7 +66,10 @@ class BatchFolders(BatchFiles):
         self._files.make_folder(ready)
         written = [row.file for row in batch.mapInArrow(write, "file string").collect()]
         self.require_writer(name, self.noted(ABOUT))
-        if not self.lacks(name, mark, written):
+        if self.has_batch(name, mark):
+            return
+        if not written:
+            self.note_batch(writer_in(name), mark)
             return
         about = json.dumps({"began_ms": mark.began_ms})
         self._files.write(f"{ready}/{_MARK}", about.encode())

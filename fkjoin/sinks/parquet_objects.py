@@ -113,13 +113,16 @@ class BatchObjects(BatchFiles):
             if is_of(query, draft) and f"{UNFINISHED}/{draft}" != but:
                 self._delete(f"{UNFINISHED}/{draft}")
 
-    @in_outages
     def set_aside(self, folders: Sequence[str]) -> None:
         for folder in reversed(folders):
-            aside = f"{SET_ASIDE}/{folder}-{uuid.uuid4().hex}"
-            for path in self._files(folder):
-                self._copy(f"{folder}/{path}", f"{aside}/{path}")
-            self._delete(folder)
+            self._set_aside(folder)
+
+    @in_outages  # each folder by itself: all of them may take longer than ``retry_s``
+    def _set_aside(self, folder: str) -> None:
+        aside = f"{SET_ASIDE}/{folder}-{uuid.uuid4().hex}"
+        for path in self._files(folder):
+            self._copy(f"{folder}/{path}", f"{aside}/{path}")
+        self._delete(folder)
 
     @cached_property
     def _opened(self) -> tuple[FileSystem, str]:
@@ -139,7 +142,10 @@ class BatchObjects(BatchFiles):
         self.require_writer(name, facts)
         if written:
             self.clear_drafts(writer_in(name), draft)
-        if not self.lacks(name, mark, written):
+        if self.has_batch(name, mark):
+            return
+        if not written:
+            self.note_batch(writer_in(name), mark)
             return
         try:
             self._copy(f"{draft}/{written[0].file}", f"{name}/{_file_of(mark, facts)}")

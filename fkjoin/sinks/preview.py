@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -40,9 +41,6 @@ from fkjoin.spark.spark_api import require_classic
 
 MOST_BATCHES = 10
 """After so many a preview ends, with the rows that there are."""
-
-_LOOK_S = 0.1
-"""The time between two looks whether the rows are enough."""
 
 _OF_TOPICS = {"maxOffsetsPerTrigger": "10000"}
 _OF_FILES = {"maxBytesPerTrigger": str(8 << 20)}
@@ -123,16 +121,21 @@ def _run(rows: _Rows, checkpoint: str) -> None:
     name, trigger = f"preview of {rows.plan.name} {uuid.uuid4()}", {"availableNow": True}
     query = started(rows.plan, rows.write, checkpoint, trigger=trigger, query_name=name)
 
-    try:
-        # The thread that writes a batch cannot stop the query, which waits for it.
-        while query.isActive and not rows.ended.wait(_LOOK_S):
-            pass
-        if not rows.ended.is_set():  # else the batch after the last one is cut off
-            query.awaitTermination()
-    except StreamingQueryException as error:
-        raise failure(query, f"preview of {rows.plan.name}") or error from None
-    finally:
+    def stop() -> None:
+        rows.ended.wait()
         query.stop()
+
+    # The thread that writes a batch cannot stop the query, which waits for it.
+    stopping = InheritableThread(target=stop, name="fkjoin-preview", daemon=True)
+    stopping.start()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        if not rows.ended.is_set():  # else the batch after the last one was cut off
+            raise failure(query, f"preview of {rows.plan.name}") or error from None
+    finally:
+        rows.ended.set()
+        stopping.join()
         for folder in rows.plan.planned.index_dirs:
             shutil.rmtree(index_base(folder) / str(query.id), ignore_errors=True)
 

@@ -45,7 +45,7 @@ def require_written(
     _require_source(spark, format)
     if format.lower() not in _OF_FILES or not str(spark.sparkContext.master).startswith("local"):
         return
-    writer = spark.createDataFrame([], frame.schema).write.format(format).options(**options)
+    writer = spark.createDataFrame([], frame.schema).write.format(format).options(**_texts(options))
     with tempfile.TemporaryDirectory() as trial:
         try:
             writer.save(Path(trial, "out").as_uri())
@@ -61,6 +61,10 @@ def require_written(
                 f"options: {format} cannot be written with {', '.join(options) or 'none'}: "
                 f"{_line_of(error)}; set them as Spark's documentation of the format says"
             ) from error
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items()}
 
 
 def _line_of(error: Exception) -> str:
@@ -97,6 +101,6 @@ def start_by_spark(
     require_written(frame, format, options, path=path, checkpoint=checkpoint)
     require_begun_with(begun, spark, checkpoint, plan)
     begun.write(spark, checkpoint)
-    writer = frame.writeStream.format(format).options(**options).queryName(query_name)
+    writer = frame.writeStream.format(format).options(**_texts(options)).queryName(query_name)
     with owner(spark, checkpoint):
         return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)

@@ -92,17 +92,16 @@ class SchemaRegistry:
         except Exception as error:
             if getattr(error, "error_code", None) in _NOT_THERE:
                 raise SchemaProblemError(str(error)) from error
-            hint = (
-                "Check the address and the settings of Registry, such as basic.auth.user.info, "
-                "and start the query again"
-            )
             if form is not None:
-                hint = (
-                    f"The registry may not provide descriptors (format={form}): read the topic "
-                    "through a registry that does, such as Confluent's"
-                )
+                raise FkJoinError(
+                    f"{self.place} refuses: {_text_of(error)}. The batch is not lost. The registry "
+                    f"may not provide descriptors (format={form}): read the topic through a "
+                    "registry that does, such as Confluent's"
+                ) from error
             raise FkJoinError(
-                f"{self.place} refuses: {_text_of(error)}. The batch is not lost. {hint}"
+                f"{self.place} refuses: {_text_of(error)}. The batch is not lost. Check the "
+                "address and the settings of Registry, such as basic.auth.user.info, and start the "
+                "query again"
             ) from error
 
     def schema(self, number: int, kind: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from fkjoin.errors import SessionError
-from fkjoin.sessions.abilities import require_connect
+from fkjoin.sessions.abilities import CONNECT
 
 
 class Server:
@@ -40,13 +40,14 @@ def test_both_sides_of_spark_connect_are_asked_and_each_is_refused_with_its_own_
     pytest.importorskip("grpc")
     from pyspark.sql.connect.group import GroupedData
 
+    client, server = CONNECT
     newer: Any = Server("id")
+    server.require(newer)
     older: Any = Server()
-    if not hasattr(GroupedData, "transformWithStateInPandas"):
-        monkeypatch.setattr(GroupedData, "transformWithStateInPandas", None, raising=False)
-    require_connect(newer)
     with pytest.raises(SessionError, match=r"a server of Spark Connect needs Spark 4\.1 or newer, and this is 4\.0\.5; start"):
-        require_connect(older)
-    monkeypatch.delattr(GroupedData, "transformWithStateInPandas")
+        server.require(older)
+    if hasattr(GroupedData, "transformWithStateInPandas"):
+        client.require(newer)
+        monkeypatch.delattr(GroupedData, "transformWithStateInPandas")
     with pytest.raises(SessionError, match=f"a client of Spark Connect .* this is {pyspark.__version__}; pip install"):
-        require_connect(newer)
+        client.require(newer)

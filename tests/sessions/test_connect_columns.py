@@ -11,9 +11,9 @@ pytest.importorskip("grpc")
 from pyspark.sql.connect import functions as F
 from pyspark.sql.types import LongType
 
-from fkjoin.sessions.access import Access
+from fkjoin.sessions.access import Connect
 
-CLIENT: Any = Access(None)  # type: ignore[arg-type]
+CLIENT: Any = Connect(None)  # type: ignore[arg-type]
 
 
 def names(column: Any) -> list[str] | None:
