@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -65,6 +66,7 @@ CONNECT_UNITS = {
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
+@cache  # asked for each value of a text that does not fit
 def is_special(kind: pa.DataType) -> bool:
     """Tell whether JSON lacks values of the type, or a unit can change how they are read."""
     return is_any(kind, "timestamp", "date", "time", "duration", "decimal", "binary")

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,8 @@ def stopped_after(spark: SparkSession) -> Iterator[SparkSession]:
     process.
     """
     # PySpark's own handler asks the JVM first, and waits.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     _say_nothing_of_broken_connections(spark)
     with naming_the_end_of_the_jvm():
         try:

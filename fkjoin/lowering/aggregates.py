@@ -418,8 +418,10 @@ class AggregatePlan:
         node = workers_evaluate_steps(node, bound.settings.off, obstacle)
         if not fired(node, WORKERS_EVALUATE_STEPS):
             return _Contributed(node, self._packed(table.rows))
-        about: Any = {"contributing": columns, "failing": table.failing}
-        return _Contributed(node, read_by_workers(table.undecoded, self._pack, **about))
+        envelopes = read_by_workers(
+            table.undecoded, self._pack, contributing=columns, failing=table.failing
+        )
+        return _Contributed(node, envelopes)
 
     @property
     def _paths(self) -> list[tuple[str, ...]]:

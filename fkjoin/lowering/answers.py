@@ -314,9 +314,10 @@ class JoinAnswers(JoinedTables[Join], ABC):
 
     def _place(self, path: Path | None) -> Place | None:
         """The place of a field of a joined row; None if there is no such field."""
-        if path is None or path[0] not in self.bound.fields:
+        fields = self.bound.fields or {}
+        if path is None or path[0] not in fields:
             return None
-        side, above = self.bound.fields[path[0]]
+        side, above = fields[path[0]]
         inner = (*above, *path[1:])
         # An empty path is a whole row, which is more than a field.
         return (side, inner) if inner else None

@@ -69,7 +69,9 @@ def flat_mapped(
     rows: RowsExpression,
     key: Expressions,
     returns: str | StructType | None,
-    **options: Any,
+    name: str | None,
+    emit: Emit,
+    settings: Settings,
 ) -> Planned:
     """See ``Table.flat_map``.  Raises ``TopologyError``."""
     called = described(rows, "key", "row")
@@ -119,11 +121,15 @@ def flat_mapped(
         row=row,
         expression=expression,
         exploded=exploded,
-        **options,
+        name=name,
+        emit=emit,
+        settings=settings,
     )
 
 
-def rekeyed(table: Planned, *, key: Expressions, **options: Any) -> Planned:
+def rekeyed(
+    table: Planned, *, key: Expressions, name: str | None, emit: Emit, settings: Settings
+) -> Planned:
     """See ``Table.rekey``.  Raises ``TopologyError``."""
     row = StructType([table.visible.schema[column] for column in table.visible_names])
 
@@ -143,7 +149,9 @@ def rekeyed(table: Planned, *, key: Expressions, **options: Any) -> Planned:
         row=row,
         expression=NOTHING,
         exploded=exploded,
-        **options,
+        name=name,
+        emit=emit,
+        settings=settings,
     )
 
 

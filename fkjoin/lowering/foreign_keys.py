@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Generic
+from typing import Generic
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -154,8 +154,7 @@ def packed_left_rows(
     if left.undecoded is not None:
         by = for_workers_of(left, bound, settings)
         if by is not None:
-            about: Any = {"foreign_key": by, "failing": left.failing}
-            return read_by_workers(left.undecoded, pack, **about)
+            return read_by_workers(left.undecoded, pack, foreign_key=by, failing=left.failing)
     return packed(rows, pack, "foreign_key")
 
 

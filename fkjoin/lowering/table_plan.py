@@ -325,13 +325,17 @@ def pack_rows(
 
 
 def pack_changes(
-    table: TablePlan, row: pa.Schema, settings: Settings, key: pa.Schema | None = None, **more: Any
+    table: TablePlan,
+    row: pa.Schema,
+    settings: Settings,
+    foreign_key: pa.Schema | None = None,
+    **more: Any,
 ) -> PackChanges:
-    """The function that packs the table's changes for a join by a foreign ``key``.
+    """The function that packs the table's changes for a join by a foreign key.
 
     See ``PackChanges``.
     """
-    return PackChanges(**_packing(table, row, settings), foreign_key=key, **more)
+    return PackChanges(**_packing(table, row, settings), foreign_key=foreign_key, **more)
 
 
 def _packing(table: TablePlan, row: pa.Schema, settings: Settings) -> dict[str, Any]:

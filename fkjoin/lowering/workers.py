@@ -6,7 +6,6 @@ What steps and aggregates make of such rows needs no rows in the JVM.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from fkjoin.analysis.bound import Projection
 from fkjoin.analysis.planned import Undecoded
@@ -55,17 +54,23 @@ def packed_view(
     return read_by_workers(undecoded, pack, failing=failing)
 
 
-def read_by_workers(undecoded: Undecoded, pack: Pack, **columns: Any) -> Physical:
-    """Pack the rows that workers read, and the rows of a snapshot.
-
-    ``columns``, and whether one that throws is to fail: see ``Stepped.packing``.
-    """
+def read_by_workers(
+    undecoded: Undecoded,
+    pack: Pack,
+    *,
+    foreign_key: Columns | None = None,
+    contributing: tuple[Columns, Columns] | None = None,
+    failing: str | None = None,
+) -> Physical:
+    """Pack the rows that workers read, and the rows of a snapshot; see ``Stepped.packing``."""
     reader = stepped(undecoded)
-    rows = InWorkers(undecoded.lines, reader.packing(pack, **columns), ENVELOPE)
+    function = reader.packing(pack, foreign_key, contributing, failing=failing)
+    rows = InWorkers(undecoded.lines, function, ENVELOPE)
     if undecoded.snapshot is None:
         return rows
     as_they_are = replace(reader, reading=RowsAsTheyAre())
-    return Union((rows, packed(undecoded.snapshot, as_they_are.packing(pack, **columns))))
+    function = as_they_are.packing(pack, foreign_key, contributing, failing=failing)
+    return Union((rows, packed(undecoded.snapshot, function)))
 
 
 def contributing(

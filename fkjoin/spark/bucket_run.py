@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -152,6 +153,7 @@ class BucketRun:
                     results = spec.run(messages, guarded, count)
                     yield from chain.from_iterable(map(self._sent, results))
                 store.commit()
+                self._note_owner()
                 count.update(dict(zip(counters.SIZES, (1, *store.sizes), strict=True)))
                 if state.validate:
                     if (disagreement := store.disagreement()) is not None:
@@ -222,16 +224,24 @@ class BucketRun:
 
         A new one gets a folder of its own: an operator may stand twice in a query, under one name.
         """
-        state, meta, context = self._state, self._log.meta(), TaskContext.get()
+        meta = self._log.meta()
         home = uuid.uuid4().hex[:8] if meta is None else home_of(Meta.decode(meta).identity)
-        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-        indexes = index_home(state.index_dir, query or "no-query", state.operator, self._spec.stage)
-        note_owner(indexes.parent)
         return BucketStore(
             self._log,
-            indexes / bucket_folder(self._bucket, home),
-            identity=with_home(state.identity, home).encode(),
-            differs=partial(difference, tables=state.tables),
+            self._directory() / bucket_folder(self._bucket, home),
+            identity=with_home(self._state.identity, home).encode(),
+            differs=partial(difference, tables=self._state.tables),
+        )
+
+    def _note_owner(self) -> None:
+        """Say whose the index is, once its store was accepted: ``prune`` goes by it."""
+        note_owner(self._directory().parent)
+
+    def _directory(self) -> Path:
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+        return index_home(
+            self._state.index_dir, query or "no-query", self._state.operator, self._spec.stage
         )
 
 
@@ -266,6 +276,9 @@ class InMemoryRun(BucketRun):
 
     def _opened(self) -> InMemory:
         return InMemory(self._in_memory)
+
+    def _note_owner(self) -> None:
+        """Do nothing: there is no index."""
 
 
 def one_by_one(

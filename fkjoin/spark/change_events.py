@@ -148,7 +148,10 @@ class _Group(NamedTuple):
 
 def _all_alike(data: pa.BinaryArray) -> _Group | None:
     """The messages, if all have the same ``schema`` part in front."""
-    head, schema = _head(data[0].as_py() or b"") if len(data) else (b"", None)
+    first = (data[0].as_py() or b"") if len(data) else b""
+    if not _SCHEMA_FIRST.match(first[:64].decode("latin-1")):  # parsing it would take its length
+        return None
+    head, schema = _head(first)
     if head and certain(pc.starts_with(data, head)).all():
         return _Group(schema, head, None)
     return None

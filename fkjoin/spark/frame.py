@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-_NAMES = "key row deleted version source ts problem raw chains packed_key left_gone"
+_NAMES = (
+    "key",
+    "row",
+    "deleted",
+    "version",
+    "source",
+    "ts",
+    "problem",
+    "raw",
+    "chains",
+    "packed_key",
+    "left_gone",
+)
 
 KEY, ROW, DELETED, VERSION, SOURCE, TS, PROBLEM, RAW, CHAINS, PACKED_KEY, LEFT_GONE = (
-    f"__fkjoin_{name}" for name in _NAMES.split()
+    f"__fkjoin_{name}" for name in _NAMES
 )
 """Columns of a change.
 

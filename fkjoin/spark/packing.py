@@ -53,7 +53,8 @@ class PackRead:
     pack: Pack
 
     def __call__(self, batches: Batches) -> Batches:
-        return self.pack(map(self.reading.changes, batches))
+        # No ``map``: a StopIteration out of a user's format would end the batches without a word.
+        return self.pack(self.reading.changes(batch) for batch in batches)
 
 
 class PacksTable:
@@ -312,7 +313,8 @@ def envelopes(payloads: Iterable[Payload]) -> pa.RecordBatch:
     some = list(payloads)
     rows = len(some)
     buckets, data = [bucket for bucket, _ in some], [payload for _, payload in some]
-    return pa.record_batch([buckets, data, [None] * rows, [0] * rows], schema=ENVELOPES)
+    nothing = pa.nulls(rows, pa.string()), np.zeros(rows, np.int64)
+    return pa.record_batch([buckets, data, *nothing], schema=ENVELOPES)
 
 
 def counter(name: str, value: int, buckets: Sequence[int] = (0,)) -> pa.RecordBatch:

@@ -84,9 +84,8 @@ def aggregate(
     changes = emission.results(groups.keys, results, version, ts)
 
     body, gone = masked(groups.body, groups.alive), ~groups.alive
-    of_groups = entries(
-        groups.names, emission.has, ts, version, body, gone=gone, due_ms=now_ms + retention_ms
-    )
+    due_ms = now_ms + retention_ms
+    of_groups = entries(groups.names, ts, version, body, has=emission.has, gone=gone, due_ms=due_ms)
     store.write(*entry_batch([of_groups, *groups.entries, *of_guard]))
     return changes
 
@@ -112,7 +111,7 @@ def guard(
     counts = pa.array(valid(old) | ~gone)
     changes = table(GROUPED, key, row, version, old, new, ts).filter(counts)
     names = take(names, code)
-    return changes, entries(names, False, ts.to_numpy(), version, new, gone=gone, due_ms=due_ms)
+    return changes, entries(names, ts.to_numpy(), version, new, gone=gone, due_ms=due_ms)
 
 
 class Touched(NamedTuple):
@@ -166,7 +165,17 @@ def touched(grouped: pa.Table, store: Store, fold: Fold | CoFold) -> Touched:
     first_change = order[np.flatnonzero(changes_from_previous(code))]
     unchanged, body = equal(compared, masked(before, had)), paired(compared, states)
     return Touched(
-        keys, names, held, had, unchanged, results, body, alive, ts, of_fold, first_change
+        keys=keys,
+        names=names,
+        held=held,
+        had=had,
+        unchanged=unchanged,
+        results=results,
+        body=body,
+        alive=alive,
+        ts=ts,
+        entries=of_fold,
+        first=first_change,
     )
 
 

@@ -99,7 +99,9 @@ def children(
     if not len(subscriptions) and not len(rights):
         return
     how: Any = {"parts": 1, "in_order": True, "rights_in_order": rights_in_order}
-    keys, right, left = read_sides(subscriptions, rights, store, count, every=True, **how)
+    keys, right, left = read_sides(
+        subscriptions, rights, store, count, unsubscribed_too=True, **how
+    )
     touched = np.unique(np.concatenate([left.code, right.changed]))
     # The row of each foreign key's right row after the batch.  Changes ascend by version: of a key
     # with several, the last one is written last, and stays.
@@ -121,9 +123,17 @@ def children(
         version = emission.own_versions(known, source, now_ms)
 
         due_ms, gone = now_ms + retention_ms, ~emission.has
-        ending: Any = {"gone": gone, "due_ms": due_ms, "among": emission.emit}
-        changed = take(names, groups), emission.has, ts[groups]
-        batches.append(entries(*changed, version, digest, **ending))
+        written = entries(
+            take(names, groups),
+            ts[groups],
+            version,
+            digest,
+            has=emission.has,
+            gone=gone,
+            due_ms=due_ms,
+            among=emission.emit,
+        )
+        batches.append(written)
         yield emission.results(take(keys, groups), results, version, ts[groups])
     write_sides(
         store, keys, right, left=left, now_ms=now_ms, retention_ms=retention_ms, in_order=True

@@ -86,11 +86,11 @@ class EmitDecision(NamedTuple):
 
 def entries(
     names: Bytes,
-    has: Bools | bool,
     ts: Ints,
     version: Bytes,
     body: Bytes,
     *,
+    has: Bools | bool = False,
     gone: Bools,
     due_ms: int,
     in_order: bool | Bools = False,
@@ -99,7 +99,8 @@ def entries(
 ) -> tuple[Bytes, Bytes]:
     """The entries of records, and the due entries of the tombstone markers among them.
 
-    ``has``: which of them have a result; ``flags``: the stage's own.  Markers of rows that are
+    ``ts``: for each, or the hash that the stage keeps in its place.  ``has``: which of them have a
+    result; ``flags``: the stage's own.  Markers of rows that are
     ``gone`` end at ``due_ms``.  What comes ``in_order`` is never stale: of its rows that are gone
     nothing is kept.  ``among``: which entries to write.
     """

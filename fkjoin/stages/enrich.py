@@ -70,7 +70,7 @@ def enrich(
     position, where, version = newest_rows(rows, code[: len(rows)], held, count, **reading).last()
     value, ts = (take(column(rows, name), position) for name in ("value", "ts"))
     ending: Any = {"gone": ~valid(value), "due_ms": now_ms + retention_ms, "in_order": in_order}
-    store.write(*entries(take(names, where), False, ts.to_numpy(), version, value, **ending))
+    store.write(*entries(take(names, where), ts.to_numpy(), version, value, **ending))
     newest = replaced(before, where, value)
 
     # The batch's changes come first, and events look at what they have left: the order in which

@@ -179,7 +179,7 @@ def gather(
     body = _encoded(after, needed, waits, masked(rows_before, ~complete))
     ending: Any = {"gone": complete & ~valid(after.left), "due_ms": now_ms + retention_ms}
     how: Any = {"in_order": in_order, "flags": np.where(waits, WAITS, 0), "among": taken}
-    store.write(*entries(names, has, ts, after.version, body, **ending, **how))
+    store.write(*entries(names, ts, after.version, body, has=has, **ending, **how))
     return results
 
 

@@ -95,7 +95,7 @@ def merge(
     columns = bytes_codec(2 * tables).encode(list(chain.from_iterable(slots)), len(keys))
     body = concat(constant(bytes((tables,)), len(keys)), columns)
     due_ms = now_ms + retention_ms
-    store.write(*entries(names, has, ts, version, body, gone=~has, due_ms=due_ms, among=taken))
+    store.write(*entries(names, ts, version, body, has=has, gone=~has, due_ms=due_ms, among=taken))
     return changes
 
 

@@ -73,7 +73,9 @@ def owners(
     ts = np.where(emission.emit, latest, held.ts)
     changes = emission.results(keys, shown, version, ts)
     body = pairs.encode(after, len(keys))
-    store.write(*entries(names, has, ts, version, body, gone=~has, due_ms=now_ms + retention_ms))
+    store.write(
+        *entries(names, ts, version, body, has=has, gone=~has, due_ms=now_ms + retention_ms)
+    )
     return changes
 
 

@@ -190,4 +190,4 @@ def _write(
     body = _CODEC.encode([*left, *right, emitted, *times], len(emitted))
     gone = ~valid(left.row) & ~valid(right.row)
     how: Any = {"gone": gone, "due_ms": due_ms, "among": batch.taken}
-    store.write(*entries(batch.names, has, ts, batch.version, body, **how))
+    store.write(*entries(batch.names, ts, batch.version, body, has=has, **how))

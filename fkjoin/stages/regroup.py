@@ -13,7 +13,7 @@ Store: as resolve's, with the contributions in place of results.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,9 @@ from fkjoin.stages import counters
 from fkjoin.stages.resolve import SettleOptions, settle
 from fkjoin.stages.time_windows import TimeWindows
 from fkjoin.state import Bytes, Store
+
+if TYPE_CHECKING:  # Python 3.10 has none of it
+    from typing_extensions import Unpack
 
 
 def contributions(

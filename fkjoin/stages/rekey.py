@@ -137,7 +137,7 @@ def rekey(
     how = {"gone": gone, "due_ms": now_ms + retention_ms, "in_order": in_order}
     how["flags"] = np.where(gone, 0, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)
     body = take(foreign_key, last)
-    store.write(*entries(last_names, False, digest[last], last_version, body, **how))
+    store.write(*entries(last_names, digest[last], last_version, body, **how))
     return Rekeyed(subscriptions, answers)
 
 

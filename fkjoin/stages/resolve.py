@@ -14,7 +14,7 @@ a tombstone marker for the retention time.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,9 @@ from fkjoin.stages.ordering import Newest, in_one_order, looked_up, newest_only
 from fkjoin.stages.retention import later, sweep
 from fkjoin.state import BYTES, Bytes, Store
 
+if TYPE_CHECKING:  # Python 3.10 has none of it
+    from typing_extensions import Required, Unpack
+
 Keep = Literal["hash", "value", "both"]
 """The part of a result that is kept: a hash to compare the next one with, the result, or both."""
 
@@ -63,7 +66,6 @@ class SettleOptions(TypedDict, total=False):
     every: bool
     as_read: bool
     in_order: bool
-    complete: Complete | None
 
 
 def resolve(
@@ -72,6 +74,7 @@ def resolve(
     count: Counters,
     *,
     materialized: bool = False,
+    complete: Complete | None = None,
     **how: Unpack[SettleOptions],
 ) -> pa.Table:
     """Turn answers after the joiner (``JOINED``) into changes of the joined table.
@@ -80,7 +83,7 @@ def resolve(
     timestamps.  ``how``: as for ``settle``.
     """
     keep: Keep = "both" if materialized else "hash"
-    return settle(joined, store, count, keep=keep, **how).results
+    return settle(joined, store, count, keep=keep, complete=complete, **how).results
 
 
 def settle(
@@ -172,7 +175,7 @@ def settle(
     gone = bools(take(column(joined, "gone"), position))
     due_ms = now_ms + (retention_ms if as_read or in_order else later(retention_ms))
     ending: Any = {"gone": gone, "due_ms": due_ms, "in_order": in_order}
-    store.write(*entries(take(names, final), has[last], since, version, body, **ending))
+    store.write(*entries(take(names, final), since, version, body, has=has[last], **ending))
     if keep == "hash":
         return Settled(results, constant(None, len(results)))
     if keep == "both":

@@ -121,7 +121,7 @@ def scatter(
 
     body = bytes_codec(2 * rights).encode(keys_and_since, len(key))
     ending: Any = {"gone": ~alive, "due_ms": now_ms + retention_ms, "in_order": in_order}
-    store.write(*entries(take(names, code), False, digest, version, body, **ending))
+    store.write(*entries(take(names, code), digest, version, body, **ending))
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 
 

@@ -93,16 +93,16 @@ def read_sides(
     parts: int | Sequence[int],
     in_order: bool,
     rights_in_order: bool | Sequence[bool],
-    every: bool,
+    unsubscribed_too: bool,
 ) -> tuple[Bytes, Rights, Subscribes]:
     """The foreign keys of a batch, and what is stored of both sides, with the batch's changes.
 
-    ``parts``, ``rights_in_order``: of one right table, or of each of several.  ``every``: also read
-    the right rows that only unsubscribes name; no answer has them.
+    ``parts``, ``rights_in_order``: of one right table, or of each of several.  ``unsubscribed_too``:
+    also read the right rows that only unsubscribes name; no answer has them.
     """
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     of_lefts, of_rights = np.split(code, [len(subscriptions)])
-    answered = np.full(len(keys), every)
+    answered = np.full(len(keys), unsubscribed_too)
     answered[of_lefts[bools(column(subscriptions, "subscribe"))]] = True
     answered[of_rights] = True
     stored_rights = store.get_many(chosen(prefixed(tags.RIGHT, keys), answered))
@@ -190,13 +190,13 @@ def write_sides(
     names = prefixed(tags.RIGHT, take(keys, code))
     due_ms, key_in_order = now_ms + retention_ms, right.in_order[code]
     ending: Any = {"gone": ~valid(value), "in_order": key_in_order, "due_ms": due_ms}
-    of_rights = entries(names, False, right.ts[last], version, value, **ending)
+    of_rights = entries(names, right.ts[last], version, value, **ending)
 
     final = np.flatnonzero(last_of_run(left.combined))
     wanted, version = left.wanted[final], take(left.version, final)
     value = masked(take(left.value, final), wanted)
     ending = {"gone": ~wanted, "in_order": in_order, "due_ms": now_ms + later(retention_ms)}
-    of_lefts = entries(left.names, False, left.ts[final], version, value, **ending)
+    of_lefts = entries(left.names, left.ts[final], version, value, **ending)
     store.write(stack(of_rights[0], of_lefts[0]), stack(of_rights[1], of_lefts[1]))
 
 

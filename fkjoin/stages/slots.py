@@ -49,6 +49,9 @@ def take_in(
     changed = []
     for number, slot in enumerate(slots):
         own = np.flatnonzero(numbers == number)
+        if not len(own):
+            changed.append((own, own))
+            continue
         own_rows = rows.take(pa.array(own))
         # A slot is newer or older by its own table's versions: versions of several tables mean
         # nothing to one another.

@@ -14,7 +14,7 @@ Store: as resolve's, with the lists in place of results.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ from fkjoin.codec.messages import GROUPED, column, table
 from fkjoin.stages import counters
 from fkjoin.stages.resolve import SettleOptions, settle
 from fkjoin.state import Store
+
+if TYPE_CHECKING:  # Python 3.10 has none of it
+    from typing_extensions import Unpack
 
 
 def spread(

@@ -143,7 +143,9 @@ def subscription(
     if not len(subscriptions) and not len(rights):
         return
     how: Any = {"parts": right_parts, "in_order": in_order, "rights_in_order": rights_in_order}
-    keys, right, left = read_sides(subscriptions, rights, store, count, every=False, **how)
+    keys, right, left = read_sides(
+        subscriptions, rights, store, count, unsubscribed_too=False, **how
+    )
     order = BatchOrder(
         right.changed, right.version.slice(right.stored), left.version, shared_log=shared_log
     )

@@ -156,8 +156,13 @@ def _stages(
             tuple(notes),
             tuple(run.reader for run in runs),
             tuple(dict.fromkeys(run.counted_as for run in runs)),
-            tuple(dict.fromkeys(numbers[run.operator_id or object()] for run in runs)),
+            tuple(dict.fromkeys(numbers[_operator(run)] for run in runs)),
         )
+
+
+def _operator(run: Running) -> object:
+    """Key of the operator that a stage runs in; one of its own, if it shares none."""
+    return object() if run.operator_id is None else run.operator_id
 
 
 def _rules(*verdicts: Verdict) -> tuple[tuple[str, str], ...]:

@@ -6,14 +6,14 @@ A kind is what an operator has to know of it, and what it does with a bucket's m
 from fkjoin.spark.specs.joins import (
     ChildrenSpec,
     GatherSpec,
-    MultiSubscriptionSpec,  # noqa: F401
+    MultiSubscriptionSpec,
     PairSpec,
     RekeySpec,
     ResolveSpec,
     ScatterSpec,
     SubscriptionSpec,
 )
-from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec, WorkerStage  # noqa: F401
+from fkjoin.spark.specs.spec import Messages, StageSpec, StateSpec, WorkerStage
 from fkjoin.spark.specs.tables import (
     AggregateSpec,
     CloseSpec,
@@ -24,6 +24,30 @@ from fkjoin.spark.specs.tables import (
     RegroupSpec,
     SpreadSpec,
 )
+
+__all__ = [
+    "STAGES",
+    "AggregateSpec",
+    "ChildrenSpec",
+    "CloseSpec",
+    "EnrichSpec",
+    "GatherSpec",
+    "MergeSpec",
+    "Messages",
+    "MultiSubscriptionSpec",
+    "OwnersSpec",
+    "PaceSpec",
+    "PairSpec",
+    "RegroupSpec",
+    "RekeySpec",
+    "ResolveSpec",
+    "ScatterSpec",
+    "SpreadSpec",
+    "StageSpec",
+    "StateSpec",
+    "SubscriptionSpec",
+    "WorkerStage",
+]
 
 _OF_TABLES = RegroupSpec, AggregateSpec, CloseSpec, SpreadSpec, OwnersSpec
 _OF_JOINS = RekeySpec, ScatterSpec, SubscriptionSpec, ChildrenSpec, PairSpec

@@ -69,7 +69,7 @@ class DistinctSpec(StageSpec):
         yield emission.results(keys, shown, version, latest)
         body = paired(shown, pa.array([value.tobytes() for value in after.astype("<i8")], BYTES))
         due = messages.now_ms + self.state.retention_ms
-        store.write(*entries(names, has, latest, version, body, gone=~has, due_ms=due))
+        store.write(*entries(names, latest, version, body, has=has, gone=~has, due_ms=due))
 
 
 def _numbers(encoded: Bytes) -> Ints:
