@@ -81,8 +81,10 @@ def located(where: str, section: Section | None = None) -> Iterator[None]:
         yield
     except LocatedError:
         raise
-    except (TopologyError, JobError, UnreachableError) as error:
+    except (TopologyError, JobError) as error:
         raise LocatedError(_in_job_file(where, section, str(error))) from error
+    except UnreachableError as error:  # its words are a server's
+        raise LocatedError(f"{where}: {error}") from error
 
 
 def _in_job_file(where: str, section: Section | None, text: str) -> str:
