@@ -97,8 +97,8 @@ def read_sides(
 ) -> tuple[Bytes, Rights, Subscribes]:
     """The foreign keys of a batch, and what is stored of both sides, with the batch's changes.
 
-    ``parts``, ``rights_in_order``: of one right table, or of each of several.  ``unsubscribed_too``:
-    also read the right rows that only unsubscribes name; no answer has them.
+    ``parts``, ``rights_in_order``: of one right table, or of each of several.
+    ``unsubscribed_too``: also read the right rows that only unsubscribes name; no answer has them.
     """
     code, keys = codes(stack(column(subscriptions, "foreign_key"), column(rights, "key")))
     of_lefts, of_rights = np.split(code, [len(subscriptions)])
