@@ -396,7 +396,8 @@ def _divided(part: Part, left: Any, right: Any) -> Any:
     return pc.divide(left, right)
 
 
-def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_operands(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make an operation that its operands decide alone."""
     return lambda _, *operands: function(*operands)
 
 
@@ -417,12 +418,14 @@ OPERATIONS: dict[str, Evaluators] = {
     "Cast": Evaluators(
         lambda part, value: pc.cast(value, part.type, safe=False), _row_cast, _widens
     ),
-    "And": Evaluators(_kernel(pc.and_kleene), _decided(False), lazy=True),
-    "Or": Evaluators(_kernel(pc.or_kleene), _decided(True), lazy=True),
-    "Not": Evaluators(_kernel(pc.invert), lambda _, truth: not truth),
-    "IsNull": Evaluators(_kernel(pc.is_null), lambda _, value: value is None, nulls=True),
-    "IsNotNull": Evaluators(_kernel(pc.is_valid), lambda _, value: value is not None, nulls=True),
-    "Coalesce": Evaluators(_kernel(pc.coalesce), _first_not_null, lazy=True),
+    "And": Evaluators(_of_operands(pc.and_kleene), _decided(False), lazy=True),
+    "Or": Evaluators(_of_operands(pc.or_kleene), _decided(True), lazy=True),
+    "Not": Evaluators(_of_operands(pc.invert), lambda _, truth: not truth),
+    "IsNull": Evaluators(_of_operands(pc.is_null), lambda _, value: value is None, nulls=True),
+    "IsNotNull": Evaluators(
+        _of_operands(pc.is_valid), lambda _, value: value is not None, nulls=True
+    ),
+    "Coalesce": Evaluators(_of_operands(pc.coalesce), _first_not_null, lazy=True),
     "If": Evaluators(_by_case, _row_by_case, lazy=True),
     "CaseWhen": Evaluators(_by_case, _row_by_case, lazy=True),
     "EqualTo": _EQUAL,
@@ -449,7 +452,7 @@ OPERATIONS: dict[str, Evaluators] = {
     "Divide": Evaluators(_divided, _quotient, _floating, raises=True),
     "IntegralDivide": Evaluators(row=_exactly(_whole_quotient, _exact_quotient, divides=True)),
     "Remainder": Evaluators(row=_exactly(_remainder, _EXACT.remainder, divides=True)),
-    "UnaryMinus": Evaluators(_kernel(pc.negate), _negated, _floating),
+    "UnaryMinus": Evaluators(_of_operands(pc.negate), _negated, _floating),
     "UnaryPositive": Evaluators(row=lambda _, value: value),
     "Abs": Evaluators(row=_absolute),
     "Greatest": Evaluators(row=_extreme(max), nulls=True),
@@ -469,7 +472,7 @@ OPERATIONS: dict[str, Evaluators] = {
     "ArrayIntersect": Evaluators(
         row=lambda _, left, right: _distinct(item for item in left if _has_equal(item, right))
     ),
-    "ArrayDistinct": Evaluators(row=_kernel(_distinct)),
+    "ArrayDistinct": Evaluators(row=_of_operands(_distinct)),
     "ArrayRemove": Evaluators(
         row=lambda _, items, gone: [item for item in items if not _has_equal(item, [gone])]
     ),

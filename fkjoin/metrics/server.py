@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fkjoin.errors import FkJoinError, needs_extra
@@ -125,7 +126,9 @@ _Answer = tuple[HTTPStatus, bytes, Mapping[str, str]]
 """Status, body and headers."""
 
 
-def _refused(status: HTTPStatus, says: str, **headers: str) -> _Answer:
+def _refused(
+    status: HTTPStatus, says: str, headers: Mapping[str, str] = MappingProxyType({})
+) -> _Answer:
     about = {"Content-Type": "text/plain; charset=utf-8", _POLICY: _NOTHING, **headers}
     return status, f"{says}\n".encode(), about
 
@@ -261,10 +264,10 @@ class PageServer:
         page = self._pages.get(request.target.partition(b"?")[0].decode("latin-1"))
         if (page is None or page.secret) and not self._knows(headers.get(b"authorization", b"")):
             says = "The header Authorization must be: Bearer TOKEN."
-            return _refused(HTTPStatus.UNAUTHORIZED, says, **{"WWW-Authenticate": "Bearer"})
+            return _refused(HTTPStatus.UNAUTHORIZED, says, {"WWW-Authenticate": "Bearer"})
         if request.method not in (b"GET", b"HEAD"):
             says = "Pages can only be read."
-            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, says, Allow="GET, HEAD")
+            return _refused(HTTPStatus.METHOD_NOT_ALLOWED, says, {"Allow": "GET, HEAD"})
         if page is None:
             return _refused(HTTPStatus.NOT_FOUND, f"There are {', '.join(self._pages)}.")
         try:
