@@ -76,7 +76,7 @@ MUTATIONS = {
     ),
     "an event gets the row of before its batch": Mutation(
         "fkjoin/stages/enrich.py",
-        "row = replaced(nothing, np.flatnonzero(named), take(newest, code[len(rows) :]))",
+        "row = replaced(nothing, np.flatnonzero(named), take(after, code[len(rows) :]))",
         "row = nothing",
         "tests/stages/test_enrich.py",
     ),

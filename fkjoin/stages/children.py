@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -98,9 +98,15 @@ def children(
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
-    how: Any = {"parts": 1, "in_order": True, "rights_in_order": rights_in_order}
     keys, right, left = read_sides(
-        subscriptions, rights, store, count, unsubscribed_too=True, **how
+        subscriptions,
+        rights,
+        store,
+        count,
+        parts=1,
+        in_order=True,
+        rights_in_order=rights_in_order,
+        unsubscribed_too=True,
     )
     touched = np.unique(np.concatenate([left.code, right.changed]))
     # The row of each foreign key's right row after the batch.  Changes ascend by version: of a key

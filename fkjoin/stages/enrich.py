@@ -14,8 +14,6 @@ stored.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
@@ -66,17 +64,26 @@ def enrich(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     before = masked(held.body, held.exists & (held.flags & GONE == 0))
-    reading: Any = {"row": before, "in_order": in_order}
-    position, where, version = newest_rows(rows, code[: len(rows)], held, count, **reading).last()
+    newest = newest_rows(rows, code[: len(rows)], held, count, row=before, in_order=in_order)
+    position, where, version = newest.last()
     value, ts = (take(column(rows, name), position) for name in ("value", "ts"))
-    ending: Any = {"gone": ~valid(value), "due_ms": now_ms + retention_ms, "in_order": in_order}
-    store.write(*entries(take(names, where), ts.to_numpy(), version, value, **ending))
-    newest = replaced(before, where, value)
+    store.write(
+        *entries(
+            take(names, where),
+            ts.to_numpy(),
+            version,
+            value,
+            gone=~valid(value),
+            due_ms=now_ms + retention_ms,
+            in_order=in_order,
+        )
+    )
+    after = replaced(before, where, value)
 
     # The batch's changes come first, and events look at what they have left: the order in which
     # both came in the batch must not matter.
     nothing = constant(None, len(events))
-    row = replaced(nothing, np.flatnonzero(named), take(newest, code[len(rows) :]))
+    row = replaced(nothing, np.flatnonzero(named), take(after, code[len(rows) :]))
     known = valid(row)
     count[counters.WITHOUT_ROW] += int((~known).sum())
     sent = known if how == "inner" else np.ones(len(events), bool)

@@ -17,7 +17,7 @@ missing, what is waited for and the row that was emitted last.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -177,9 +177,20 @@ def gather(
     answers = zip(after.since, ahead, strict=True)
     needed = [~complete | valid(since) | early for since, early in answers]
     body = _encoded(after, needed, waits, masked(rows_before, ~complete))
-    ending: Any = {"gone": complete & ~valid(after.left), "due_ms": now_ms + retention_ms}
-    how: Any = {"in_order": in_order, "flags": np.where(waits, WAITS, 0), "among": taken}
-    store.write(*entries(names, ts, after.version, body, has=has, **ending, **how))
+    store.write(
+        *entries(
+            names,
+            ts,
+            after.version,
+            body,
+            gone=complete & ~valid(after.left),
+            due_ms=now_ms + retention_ms,
+            in_order=in_order,
+            flags=np.where(waits, WAITS, 0),
+            has=has,
+            among=taken,
+        )
+    )
     return results
 
 

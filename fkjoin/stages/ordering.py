@@ -9,7 +9,7 @@ later batch, its version gets a tie-break, and so is newer in all later stages.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -123,8 +123,15 @@ def newest_rows(
     def contents() -> tuple[Bytes, Bytes]:
         return column(rows, "value"), row
 
-    how: Any = {"as_read": True, "in_order": in_order, "contents": contents}
-    return newest_only(code, column(rows, "version"), held, count, **how)
+    return newest_only(
+        code,
+        column(rows, "version"),
+        held,
+        count,
+        as_read=True,
+        in_order=in_order,
+        contents=contents,
+    )
 
 
 class _Sorted(NamedTuple):

@@ -20,7 +20,7 @@ a tombstone marker for the retention time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -189,5 +189,15 @@ def _write(
     (left, right), times = batch.sides.slots, map(pa.array, batch.sides.ts)
     body = _CODEC.encode([*left, *right, emitted, *times], len(emitted))
     gone = ~valid(left.row) & ~valid(right.row)
-    how: Any = {"gone": gone, "due_ms": due_ms, "among": batch.taken}
-    store.write(*entries(batch.names, ts, batch.version, body, has=has, **how))
+    store.write(
+        *entries(
+            batch.names,
+            ts,
+            batch.version,
+            body,
+            gone=gone,
+            due_ms=due_ms,
+            has=has,
+            among=batch.taken,
+        )
+    )

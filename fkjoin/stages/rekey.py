@@ -14,7 +14,7 @@ hash of the row.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -88,8 +88,15 @@ def rekey(
         came = contents_of(digest, column(changes, "foreign_key"), alive)
         return came, contents_of(held.ts, foreign_key_before, held.flags & HASHED > 0)
 
-    how: Any = {"as_read": True, "in_order": in_order, "contents": contents}
-    order, code, version = newest_only(code, column(changes, "version"), held, count, **how)
+    order, code, version = newest_only(
+        code,
+        column(changes, "version"),
+        held,
+        count,
+        as_read=True,
+        in_order=in_order,
+        contents=contents,
+    )
 
     # A chain: each change follows the one before it of its key, the first one what is stored.  All
     # of them are looked at, since each subscribe must be answered, with its own version.
@@ -133,11 +140,18 @@ def rekey(
 
     last = np.flatnonzero(last_of_run(code))
     gone, has = ~alive[last], valid(foreign_key)[last]
-    last_names, last_version = take(names, code[last]), take(version, last)
-    how = {"gone": gone, "due_ms": now_ms + retention_ms, "in_order": in_order}
-    how["flags"] = np.where(gone, 0, HASHED) | np.where(has, HAS_FOREIGN_KEY, 0)
-    body = take(foreign_key, last)
-    store.write(*entries(last_names, digest[last], last_version, body, **how))
+    store.write(
+        *entries(
+            take(names, code[last]),
+            digest[last],
+            take(version, last),
+            take(foreign_key, last),
+            gone=gone,
+            due_ms=now_ms + retention_ms,
+            in_order=in_order,
+            flags=np.bitwise_or(np.where(gone, 0, HASHED), np.where(has, HAS_FOREIGN_KEY, 0)),
+        )
+    )
     return Rekeyed(subscriptions, answers)
 
 

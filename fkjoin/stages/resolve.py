@@ -14,7 +14,7 @@ a tombstone marker for the retention time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -130,8 +130,15 @@ def settle(
         ordered = in_one_order(code, column(joined, "version"), held.version)
         joined = joined.set_column(joined.schema.get_field_index("version"), "version", ordered)
     by_contents = contents if as_read and complete is None else None
-    how: Any = {"as_read": as_read, "in_order": in_order, "contents": by_contents}
-    newest = newest_only(code, column(joined, "version"), held, count, **how)
+    newest = newest_only(
+        code,
+        column(joined, "version"),
+        held,
+        count,
+        as_read=as_read,
+        in_order=in_order,
+        contents=by_contents,
+    )
     if complete is not None:
         rows = after(body_before, DIGEST_BYTES, had)
         batch = CompletedBatch(
@@ -174,8 +181,18 @@ def settle(
         body = concat(body, shown)
     gone = bools(take(column(joined, "gone"), position))
     due_ms = now_ms + (retention_ms if as_read or in_order else later(retention_ms))
-    ending: Any = {"gone": gone, "due_ms": due_ms, "in_order": in_order}
-    store.write(*entries(take(names, final), since, version, body, has=has[last], **ending))
+    store.write(
+        *entries(
+            take(names, final),
+            since,
+            version,
+            body,
+            gone=gone,
+            due_ms=due_ms,
+            in_order=in_order,
+            has=has[last],
+        )
+    )
     if keep == "hash":
         return Settled(results, constant(None, len(results)))
     if keep == "both":

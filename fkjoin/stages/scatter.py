@@ -21,7 +21,7 @@ that are gone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -87,8 +87,15 @@ def scatter(
         came = contents_of(digest, column(changes, "foreign_key"), alive)
         return came, contents_of(held.ts, known, held.exists & (held.flags & GONE == 0))
 
-    how: Any = {"as_read": True, "in_order": in_order, "contents": contents}
-    newest = newest_only(code, column(changes, "version"), held, count, **how)
+    newest = newest_only(
+        code,
+        column(changes, "version"),
+        held,
+        count,
+        as_read=True,
+        in_order=in_order,
+        contents=contents,
+    )
     order, code, version = newest.last()
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
@@ -120,8 +127,17 @@ def scatter(
     rows = rows.filter(pa.array(seen | alive))
 
     body = bytes_codec(2 * rights).encode(keys_and_since, len(key))
-    ending: Any = {"gone": ~alive, "due_ms": now_ms + retention_ms, "in_order": in_order}
-    store.write(*entries(take(names, code), digest, version, body, **ending))
+    store.write(
+        *entries(
+            take(names, code),
+            digest,
+            version,
+            body,
+            gone=~alive,
+            due_ms=now_ms + retention_ms,
+            in_order=in_order,
+        )
+    )
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 
 

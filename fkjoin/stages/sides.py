@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -111,8 +111,9 @@ def read_sides(
     if isinstance(rights_in_order, Sequence):
         key_in_order = np.isin(first_bytes(keys), np.flatnonzero(rights_in_order))
     held_value = masked(held.body, held.exists & (held.flags & GONE == 0))
-    how: Any = {"row": held_value, "in_order": key_in_order}
-    order, code, version = newest_rows(rights, of_rights, held, count, **how)
+    order, code, version = newest_rows(
+        rights, of_rights, held, count, row=held_value, in_order=key_in_order
+    )
 
     value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
     stored = np.arange(len(keys))
@@ -189,14 +190,28 @@ def write_sides(
     value, version = take(right.value, last), take(right.version, last)
     names = prefixed(tags.RIGHT, take(keys, code))
     due_ms, key_in_order = now_ms + retention_ms, right.in_order[code]
-    ending: Any = {"gone": ~valid(value), "in_order": key_in_order, "due_ms": due_ms}
-    of_rights = entries(names, right.ts[last], version, value, **ending)
+    of_rights = entries(
+        names,
+        right.ts[last],
+        version,
+        value,
+        gone=~valid(value),
+        due_ms=due_ms,
+        in_order=key_in_order,
+    )
 
     final = np.flatnonzero(last_of_run(left.combined))
     wanted, version = left.wanted[final], take(left.version, final)
     value = masked(take(left.value, final), wanted)
-    ending = {"gone": ~wanted, "in_order": in_order, "due_ms": now_ms + later(retention_ms)}
-    of_lefts = entries(left.names, left.ts[final], version, value, **ending)
+    of_lefts = entries(
+        left.names,
+        left.ts[final],
+        version,
+        value,
+        gone=~wanted,
+        due_ms=now_ms + later(retention_ms),
+        in_order=in_order,
+    )
     store.write(stack(of_rights[0], of_lefts[0]), stack(of_rights[1], of_lefts[1]))
 
 

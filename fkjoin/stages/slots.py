@@ -7,7 +7,7 @@ changes come.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -57,8 +57,15 @@ def take_in(
         # nothing to one another.
         exists, version = valid(slot.version), pc.fill_null(slot.version, b"")
         known = held._replace(exists=exists, version=version, body=slot.row)
-        how: Any = {"row": slot.row, "in_order": bool(in_order) and in_order[number]}
-        position, where, version = newest_rows(own_rows, code[own], known, count, **how).last()
+        newest = newest_rows(
+            own_rows,
+            code[own],
+            known,
+            count,
+            row=slot.row,
+            in_order=bool(in_order) and in_order[number],
+        )
+        position, where, version = newest.last()
         value, ts = (take(column(own_rows, name), position) for name in ("value", "ts"))
         row = replaced(slot.row, where, value)
         slots[number] = Slot(replaced(slot.version, where, version), row)

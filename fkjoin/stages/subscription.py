@@ -41,7 +41,6 @@ key's right row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -142,9 +141,15 @@ def subscription(
     count[counters.RIGHT_IN] += len(rights)
     if not len(subscriptions) and not len(rights):
         return
-    how: Any = {"parts": right_parts, "in_order": in_order, "rights_in_order": rights_in_order}
     keys, right, left = read_sides(
-        subscriptions, rights, store, count, unsubscribed_too=False, **how
+        subscriptions,
+        rights,
+        store,
+        count,
+        parts=right_parts,
+        in_order=in_order,
+        rights_in_order=rights_in_order,
+        unsubscribed_too=False,
     )
     order = BatchOrder(
         right.changed, right.version.slice(right.stored), left.version, shared_log=shared_log

@@ -181,8 +181,10 @@ class KeyJoinTest(JoinKit):
 
     def _stages(self) -> Sequence[StageSpec]:
         require_how_by_key(self.how)
-        how: Any = {"how": self.how, "parts": (1, 1), "in_order": (False, False)}
-        return specs.PairSpec(STATE, answers=True, **how), specs.ResolveSpec(STATE)
+        pair = specs.PairSpec(
+            STATE, how=self.how, parts=(1, 1), in_order=(False, False), answers=True
+        )
+        return pair, specs.ResolveSpec(STATE)
 
 
 @dataclass

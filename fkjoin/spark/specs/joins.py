@@ -297,13 +297,23 @@ class PairSpec(StageSpec):
     """Send answers: resolve is in the same query."""
 
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]:
-        how: Any = {"parts": self.parts, "in_order": self.in_order, **self._times(messages)}
-        rows = messages.take(NUMBERED)
+        rows, times = messages.take(NUMBERED), self._times(messages)
         if self.answers:
-            yield answers_by_key(rows, store, count, **how)
+            yield answers_by_key(
+                rows, store, count, parts=self.parts, in_order=self.in_order, **times
+            )
         else:
-            options: Any = {"materialized": self.materialized, "every": self.every}
-            yield pair(rows, store, count, partial(self._made, count), **options, **how)
+            yield pair(
+                rows,
+                store,
+                count,
+                partial(self._made, count),
+                parts=self.parts,
+                in_order=self.in_order,
+                materialized=self.materialized,
+                every=self.every,
+                **times,
+            )
 
     @staticmethod
     def slots(bodies: Bytes) -> Sequence[Slot]:

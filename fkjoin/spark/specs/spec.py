@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -220,9 +220,15 @@ class StageSpec(ABC):
     @abstractmethod
     def _run(self, messages: Messages, store: Store, count: Counters) -> Iterator[pa.Table]: ...
 
-    def _times(self, messages: Messages) -> dict[str, Any]:
-        """Times that stages are told."""
+    def _times(self, messages: Messages) -> Times:
         return {"now_ms": messages.now_ms, "retention_ms": self.state.retention_ms}
+
+
+class Times(TypedDict):
+    """Arguments that most stages take: the batch's time, and how long they keep markers."""
+
+    now_ms: int
+    retention_ms: int
 
 
 class WorkerStage(NamedTuple):

@@ -148,9 +148,16 @@ class CloseSpec(ByGroup):
         if self.letters:
             yield late(grouped, arrivals, store, self.closing)
             return
-        how: dict[str, Any] = {"closing": self.closing, "now_ms": messages.now_ms}
-        how["source"] = versions.identity(f"aggregate {self.state.operator}")
-        yield from close(grouped, arrivals, store, count, self.fold, **how)
+        yield from close(
+            grouped,
+            arrivals,
+            store,
+            count,
+            self.fold,
+            closing=self.closing,
+            source=versions.identity(f"aggregate {self.state.operator}"),
+            now_ms=messages.now_ms,
+        )
 
 
 def _outputs(description: Described, keys: Bytes, held: Records, store: Reads) -> Shown:
