@@ -41,7 +41,7 @@ from fkjoin.codec.messages import GROUPED, RESULT, column, table
 from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import Fold, entry_batch
 from fkjoin.stages import counters
-from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, Ending, digests, entries
 from fkjoin.stages.ordering import by_code_and_version, looked_up, newest_only
 from fkjoin.stages.retention import GONE, later, sweep
 from fkjoin.state import Bytes, Store
@@ -83,9 +83,9 @@ def aggregate(
     version = emission.own_versions(held, source, now_ms)
     changes = emission.results(groups.keys, results, version, ts)
 
-    body, gone = masked(groups.body, groups.alive), ~groups.alive
-    due_ms = now_ms + retention_ms
-    of_groups = entries(groups.names, ts, version, body, has=emission.has, gone=gone, due_ms=due_ms)
+    body = masked(groups.body, groups.alive)
+    ending = Ending(~groups.alive, now_ms + retention_ms)
+    of_groups = entries(groups.names, ts, version, body, ending, has=emission.has)
     store.write(*entry_batch([of_groups, *groups.entries, *of_guard]))
     return changes
 
@@ -111,7 +111,7 @@ def guard(
     counts = pa.array(valid(old) | ~gone)
     changes = table(GROUPED, key, row, version, old, new, ts).filter(counts)
     names = take(names, code)
-    return changes, entries(names, ts.to_numpy(), version, new, gone=gone, due_ms=due_ms)
+    return changes, entries(names, ts.to_numpy(), version, new, Ending(gone, due_ms))
 
 
 class Touched(NamedTuple):

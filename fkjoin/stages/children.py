@@ -38,7 +38,7 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.rows import KeyCodec, RowCodec
 from fkjoin.stages import counters
-from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, digests, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, Ending, digests, entries
 from fkjoin.stages.retention import GONE
 from fkjoin.stages.sides import Rights, Subscribes, read_sides, sweep_sides, write_sides
 from fkjoin.state import Bytes, Page, Reads, Store, byte_order, prefix_range
@@ -128,15 +128,14 @@ def children(
         emission = EmitDecision.of(had, valid(digest), unchanged, count, every=every)
         version = emission.own_versions(known, source, now_ms)
 
-        due_ms, gone = now_ms + retention_ms, ~emission.has
+        ending = Ending(~emission.has, now_ms + retention_ms)
         written = entries(
             take(names, groups),
             ts[groups],
             version,
             digest,
+            ending,
             has=emission.has,
-            gone=gone,
-            due_ms=due_ms,
             among=emission.emit,
         )
         batches.append(written)

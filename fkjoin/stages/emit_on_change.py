@@ -84,26 +84,36 @@ class EmitDecision(NamedTuple):
         return versions.encode(source, [np.where(self.emit | ~held.exists, following, counter)])
 
 
+class Ending(NamedTuple):
+    """Which rows are gone, and how long tombstone markers of them are kept."""
+
+    gone: Bools
+    due_ms: int
+    """When the markers end, in milliseconds since 1970."""
+    in_order: bool | Bools = False
+    """What comes in order (all of it, or which rows) is never stale.
+
+    Of its rows that are gone nothing is kept.
+    """
+
+
 def entries(
     names: Bytes,
     ts: Ints,
     version: Bytes,
     body: Bytes,
+    ending: Ending,
     *,
     has: Bools | bool = False,
-    gone: Bools,
-    due_ms: int,
-    in_order: bool | Bools = False,
     flags: Ints | int = 0,
     among: Bools | None = None,
 ) -> tuple[Bytes, Bytes]:
     """The entries of records, and the due entries of the tombstone markers among them.
 
     ``ts``: for each, or the hash that the stage keeps in its place.  ``has``: which of them have a
-    result; ``flags``: the stage's own.  Markers of rows that are
-    ``gone`` end at ``due_ms``.  What comes ``in_order`` is never stale: of its rows that are gone
-    nothing is kept.  ``among``: which entries to write.
+    result; ``flags``: the stage's own.  ``among``: which entries to write.
     """
+    gone, due_ms, in_order = ending
     all_flags = flags | np.where(has, HAS_RESULT, 0) | np.where(gone, GONE, 0)
     values = records.encode(all_flags.astype(np.uint8), ts, version, body)
     values = masked(values, ~(gone & in_order))

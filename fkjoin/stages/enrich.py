@@ -32,7 +32,7 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import ENRICHED, column, table
 from fkjoin.stages import counters
-from fkjoin.stages.emit_on_change import entries
+from fkjoin.stages.emit_on_change import Ending, entries
 from fkjoin.stages.join_rows import How
 from fkjoin.stages.ordering import newest_rows
 from fkjoin.stages.retention import GONE, sweep
@@ -64,20 +64,11 @@ def enrich(
     names = prefixed(tags.ROW, keys)
     held = records.decode(store.get_many(names))
     before = masked(held.body, held.exists & (held.flags & GONE == 0))
-    newest = newest_rows(rows, code[: len(rows)], held, count, row=before, in_order=in_order)
+    newest = newest_rows(rows, code[: len(rows)], held, count, before, in_order=in_order)
     position, where, version = newest.last()
     value, ts = (take(column(rows, name), position) for name in ("value", "ts"))
-    store.write(
-        *entries(
-            take(names, where),
-            ts.to_numpy(),
-            version,
-            value,
-            gone=~valid(value),
-            due_ms=now_ms + retention_ms,
-            in_order=in_order,
-        )
-    )
+    ending = Ending(~valid(value), now_ms + retention_ms, in_order)
+    store.write(*entries(take(names, where), ts.to_numpy(), version, value, ending))
     after = replaced(before, where, value)
 
     # The batch's changes come first, and events look at what they have left: the order in which

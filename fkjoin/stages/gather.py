@@ -41,7 +41,7 @@ from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, RESULT, column
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, Ending, entries
 from fkjoin.stages.multi_join import MultiJoin
 from fkjoin.stages.ordering import looked_up, newest_only
 from fkjoin.stages.retention import sweep
@@ -177,20 +177,10 @@ def gather(
     answers = zip(after.since, ahead, strict=True)
     needed = [~complete | valid(since) | early for since, early in answers]
     body = _encoded(after, needed, waits, masked(rows_before, ~complete))
-    store.write(
-        *entries(
-            names,
-            ts,
-            after.version,
-            body,
-            gone=complete & ~valid(after.left),
-            due_ms=now_ms + retention_ms,
-            in_order=in_order,
-            flags=np.where(waits, WAITS, 0),
-            has=has,
-            among=taken,
-        )
-    )
+    ending = Ending(complete & ~valid(after.left), now_ms + retention_ms, in_order)
+    flags = np.where(waits, WAITS, 0)
+    written = entries(names, ts, after.version, body, ending, has=has, flags=flags, among=taken)
+    store.write(*written)
     return results
 
 

@@ -40,7 +40,7 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import NO_TIMESTAMP, RESULT
 from fkjoin.codec.rows import bytes_codec
 from fkjoin.stages import counters
-from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, Ending, entries
 from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
@@ -94,8 +94,8 @@ def merge(
 
     columns = bytes_codec(2 * tables).encode(list(chain.from_iterable(slots)), len(keys))
     body = concat(constant(bytes((tables,)), len(keys)), columns)
-    due_ms = now_ms + retention_ms
-    store.write(*entries(names, ts, version, body, has=has, gone=~has, due_ms=due_ms, among=taken))
+    ending = Ending(~has, now_ms + retention_ms)
+    store.write(*entries(names, ts, version, body, ending, has=has, among=taken))
     return changes
 
 

@@ -106,32 +106,45 @@ def newest_only(
     return Newest(order[keep], code[keep], take(version, keep))
 
 
-def newest_rows(
-    rows: pa.Table,
+def newest_changes(
+    changes: pa.Table,
     code: Ints,
     held: records.Records,
     count: counters.Counters,
+    contents: Contents,
     *,
-    row: Bytes,
     in_order: bool | Bools,
 ) -> Newest:
-    """Choose ``rows`` as they were read, which have a value and a version, by ``newest_only``.
-
-    ``row``: the rows that are held, which ties are broken by.
-    """
-
-    def contents() -> tuple[Bytes, Bytes]:
-        return column(rows, "value"), row
-
+    """Choose ``changes`` as they were read, by ``newest_only``."""
     return newest_only(
         code,
-        column(rows, "version"),
+        column(changes, "version"),
         held,
         count,
         as_read=True,
         in_order=in_order,
         contents=contents,
     )
+
+
+def newest_rows(
+    rows: pa.Table,
+    code: Ints,
+    held: records.Records,
+    count: counters.Counters,
+    row: Bytes,
+    *,
+    in_order: bool | Bools,
+) -> Newest:
+    """Choose ``rows`` as they were read, by ``newest_only``.
+
+    Their values, and those of each ``row`` that is held, break ties.
+    """
+
+    def contents() -> tuple[Bytes, Bytes]:
+        return column(rows, "value"), row
+
+    return newest_changes(rows, code, held, count, contents, in_order=in_order)
 
 
 class _Sorted(NamedTuple):

@@ -31,7 +31,7 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import NO_TIMESTAMP, RESULT, column
 from fkjoin.stages import counters
-from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, Ending, entries
 from fkjoin.stages.ordering import by_code_and_version, looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.state import Bytes, Store
@@ -73,9 +73,8 @@ def owners(
     ts = np.where(emission.emit, latest, held.ts)
     changes = emission.results(keys, shown, version, ts)
     body = pairs.encode(after, len(keys))
-    store.write(
-        *entries(names, ts, version, body, has=has, gone=~has, due_ms=now_ms + retention_ms)
-    )
+    ending = Ending(~has, now_ms + retention_ms)
+    store.write(*entries(names, ts, version, body, ending, has=has))
     return changes
 
 

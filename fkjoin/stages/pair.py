@@ -44,7 +44,14 @@ from fkjoin.codec.messages import ANSWER, NO_TIMESTAMP, column, table
 from fkjoin.codec.records import Records
 from fkjoin.codec.rows import RowCodec, bytes_codec
 from fkjoin.stages import counters
-from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
+from fkjoin.stages.emit_on_change import (
+    DIGEST_BYTES,
+    HAS_RESULT,
+    EmitDecision,
+    Ending,
+    digests,
+    entries,
+)
 from fkjoin.stages.ordering import looked_up
 from fkjoin.stages.retention import sweep
 from fkjoin.stages.slots import Slot, take_in
@@ -189,15 +196,7 @@ def _write(
     (left, right), times = batch.sides.slots, map(pa.array, batch.sides.ts)
     body = _CODEC.encode([*left, *right, emitted, *times], len(emitted))
     gone = ~valid(left.row) & ~valid(right.row)
-    store.write(
-        *entries(
-            batch.names,
-            ts,
-            batch.version,
-            body,
-            gone=gone,
-            due_ms=due_ms,
-            has=has,
-            among=batch.taken,
-        )
+    written = entries(
+        batch.names, ts, batch.version, body, Ending(gone, due_ms), has=has, among=batch.taken
     )
+    store.write(*written)

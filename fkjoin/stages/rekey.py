@@ -39,8 +39,8 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import ANSWER, SUBSCRIPTION, column, table
 from fkjoin.codec.versions import fingerprints
 from fkjoin.stages import counters
-from fkjoin.stages.emit_on_change import entries
-from fkjoin.stages.ordering import looked_up, newest_only
+from fkjoin.stages.emit_on_change import Ending, entries
+from fkjoin.stages.ordering import looked_up, newest_changes
 from fkjoin.stages.retention import sweep
 from fkjoin.state import Bytes, Store
 
@@ -88,15 +88,7 @@ def rekey(
         came = contents_of(digest, column(changes, "foreign_key"), alive)
         return came, contents_of(held.ts, foreign_key_before, held.flags & HASHED > 0)
 
-    order, code, version = newest_only(
-        code,
-        column(changes, "version"),
-        held,
-        count,
-        as_read=True,
-        in_order=in_order,
-        contents=contents,
-    )
+    order, code, version = newest_changes(changes, code, held, count, contents, in_order=in_order)
 
     # A chain: each change follows the one before it of its key, the first one what is stored.  All
     # of them are looked at, since each subscribe must be answered, with its own version.
@@ -140,18 +132,11 @@ def rekey(
 
     last = np.flatnonzero(last_of_run(code))
     gone, has = ~alive[last], valid(foreign_key)[last]
-    store.write(
-        *entries(
-            take(names, code[last]),
-            digest[last],
-            take(version, last),
-            take(foreign_key, last),
-            gone=gone,
-            due_ms=now_ms + retention_ms,
-            in_order=in_order,
-            flags=np.bitwise_or(np.where(gone, 0, HASHED), np.where(has, HAS_FOREIGN_KEY, 0)),
-        )
-    )
+    last_names, last_version = take(names, code[last]), take(version, last)
+    ending = Ending(gone, now_ms + retention_ms, in_order)
+    flags = np.bitwise_or(np.where(gone, 0, HASHED), np.where(has, HAS_FOREIGN_KEY, 0))
+    body = take(foreign_key, last)
+    store.write(*entries(last_names, digest[last], last_version, body, ending, flags=flags))
     return Rekeyed(subscriptions, answers)
 
 

@@ -36,7 +36,14 @@ from fkjoin.codec.arrays import (
 from fkjoin.codec.messages import RESULT, column
 from fkjoin.stages.complete import Complete, CompletedBatch
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emit_on_change import DIGEST_BYTES, HAS_RESULT, EmitDecision, digests, entries
+from fkjoin.stages.emit_on_change import (
+    DIGEST_BYTES,
+    HAS_RESULT,
+    EmitDecision,
+    Ending,
+    digests,
+    entries,
+)
 from fkjoin.stages.ordering import Newest, in_one_order, looked_up, newest_only
 from fkjoin.stages.retention import later, sweep
 from fkjoin.state import BYTES, Bytes, Store
@@ -181,18 +188,8 @@ def settle(
         body = concat(body, shown)
     gone = bools(take(column(joined, "gone"), position))
     due_ms = now_ms + (retention_ms if as_read or in_order else later(retention_ms))
-    store.write(
-        *entries(
-            take(names, final),
-            since,
-            version,
-            body,
-            gone=gone,
-            due_ms=due_ms,
-            in_order=in_order,
-            has=has[last],
-        )
-    )
+    ending = Ending(gone, due_ms, in_order)
+    store.write(*entries(take(names, final), since, version, body, ending, has=has[last]))
     if keep == "hash":
         return Settled(results, constant(None, len(results)))
     if keep == "both":

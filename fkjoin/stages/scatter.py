@@ -42,8 +42,8 @@ from fkjoin.codec.messages import LEFT, NO_TIMESTAMP, PART, SUBSCRIPTION, column
 from fkjoin.codec.rows import bytes_codec
 from fkjoin.codec.versions import fingerprints
 from fkjoin.stages import counters
-from fkjoin.stages.emit_on_change import entries
-from fkjoin.stages.ordering import looked_up, newest_only
+from fkjoin.stages.emit_on_change import Ending, entries
+from fkjoin.stages.ordering import looked_up, newest_changes
 from fkjoin.stages.rekey import contents_of
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.stages.subscription import subscription
@@ -87,15 +87,7 @@ def scatter(
         came = contents_of(digest, column(changes, "foreign_key"), alive)
         return came, contents_of(held.ts, known, held.exists & (held.flags & GONE == 0))
 
-    newest = newest_only(
-        code,
-        column(changes, "version"),
-        held,
-        count,
-        as_read=True,
-        in_order=in_order,
-        contents=contents,
-    )
+    newest = newest_changes(changes, code, held, count, contents, in_order=in_order)
     order, code, version = newest.last()
 
     key, value, ts = (take(column(changes, name), order) for name in ("key", "value", "ts"))
@@ -127,17 +119,8 @@ def scatter(
     rows = rows.filter(pa.array(seen | alive))
 
     body = bytes_codec(2 * rights).encode(keys_and_since, len(key))
-    store.write(
-        *entries(
-            take(names, code),
-            digest,
-            version,
-            body,
-            gone=~alive,
-            due_ms=now_ms + retention_ms,
-            in_order=in_order,
-        )
-    )
+    ending = Ending(~alive, now_ms + retention_ms, in_order)
+    store.write(*entries(take(names, code), digest, version, body, ending))
     return Scattered(pa.concat_tables(subscriptions).combine_chunks(), rows)
 
 

@@ -36,7 +36,7 @@ from fkjoin.codec.arrays import (
 )
 from fkjoin.codec.messages import NO_TIMESTAMP, column
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emit_on_change import entries
+from fkjoin.stages.emit_on_change import Ending, entries
 from fkjoin.stages.ordering import newest_only, newest_rows
 from fkjoin.stages.retention import GONE, later, sweep
 from fkjoin.state import BYTES, Bytes, Page, Store, byte_order, prefix_range
@@ -112,7 +112,7 @@ def read_sides(
         key_in_order = np.isin(first_bytes(keys), np.flatnonzero(rights_in_order))
     held_value = masked(held.body, held.exists & (held.flags & GONE == 0))
     order, code, version = newest_rows(
-        rights, of_rights, held, count, row=held_value, in_order=key_in_order
+        rights, of_rights, held, count, held_value, in_order=key_in_order
     )
 
     value, ts = take(column(rights, "value"), order), take(column(rights, "ts"), order).to_numpy()
@@ -190,28 +190,14 @@ def write_sides(
     value, version = take(right.value, last), take(right.version, last)
     names = prefixed(tags.RIGHT, take(keys, code))
     due_ms, key_in_order = now_ms + retention_ms, right.in_order[code]
-    of_rights = entries(
-        names,
-        right.ts[last],
-        version,
-        value,
-        gone=~valid(value),
-        due_ms=due_ms,
-        in_order=key_in_order,
-    )
+    ending = Ending(~valid(value), due_ms, key_in_order)
+    of_rights = entries(names, right.ts[last], version, value, ending)
 
     final = np.flatnonzero(last_of_run(left.combined))
     wanted, version = left.wanted[final], take(left.version, final)
     value = masked(take(left.value, final), wanted)
-    of_lefts = entries(
-        left.names,
-        left.ts[final],
-        version,
-        value,
-        gone=~wanted,
-        due_ms=now_ms + later(retention_ms),
-        in_order=in_order,
-    )
+    ending = Ending(~wanted, now_ms + later(retention_ms), in_order)
+    of_lefts = entries(left.names, left.ts[final], version, value, ending)
     store.write(stack(of_rights[0], of_lefts[0]), stack(of_rights[1], of_lefts[1]))
 
 

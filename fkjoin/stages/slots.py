@@ -57,14 +57,8 @@ def take_in(
         # nothing to one another.
         exists, version = valid(slot.version), pc.fill_null(slot.version, b"")
         known = held._replace(exists=exists, version=version, body=slot.row)
-        newest = newest_rows(
-            own_rows,
-            code[own],
-            known,
-            count,
-            row=slot.row,
-            in_order=bool(in_order) and in_order[number],
-        )
+        slot_in_order = bool(in_order) and in_order[number]
+        newest = newest_rows(own_rows, code[own], known, count, slot.row, in_order=slot_in_order)
         position, where, version = newest.last()
         value, ts = (take(column(own_rows, name), position) for name in ("value", "ts"))
         row = replaced(slot.row, where, value)

@@ -16,7 +16,7 @@ from fkjoin.codec.messages import JOINED
 from fkjoin.codec.pairs import Pairs
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, entries
+from fkjoin.stages.emit_on_change import HAS_RESULT, EmitDecision, Ending, entries
 from fkjoin.stages.regroup import regroup
 from fkjoin.stages.resolve import resolve
 from fkjoin.stages.retention import GONE
@@ -87,7 +87,7 @@ def test_own_versions_are_never_behind_the_clock_nor_stand_still() -> None:
 @pytest.mark.parametrize("in_order", [False, True])
 def test_a_row_that_is_gone_leaves_a_tombstone_marker_with_an_end(in_order: bool) -> None:
     gone, ts = np.array([False, True]), np.array([7, 8])
-    names, values = entries(keys(2), ts, keys(2), keys(2), has=~gone, gone=gone, due_ms=1, in_order=in_order)
+    names, values = entries(keys(2), ts, keys(2), keys(2), Ending(gone, 1, in_order), has=~gone)
     written = dict(zip(names.to_pylist(), values.to_pylist(), strict=True))
     marker, due = written.pop(b"1"), tags.DUE + (1).to_bytes(8, "big") + b"1"
     assert records.decode(pa.array([written.pop(b"0")], BYTES)).flags.tolist() == [HAS_RESULT]

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fkjoin import InvariantError
-from fkjoin.codec.messages import SUBSCRIPTION
+from fkjoin.codec.messages import SUBSCRIPTION, column
 from fkjoin.stages.invariants import GuardedStore, expected_subscriptions, live_subscriptions
 from fkjoin.stages.subscription import subscription
 from fkjoin.state import BucketStore, MemoryStore
@@ -147,10 +147,10 @@ def test_a_subscription_that_is_forgotten_is_noticed(engine: LocalEngine, monkey
 
 
 def test_a_mark_that_goes_back_is_noticed(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(code: Any, version: Any, *rest: Any, **more: Any) -> Any:
-        return np.arange(len(code)), code, version
+    def careless(changes: pa.Table, code: Any, *rest: Any, **more: Any) -> Any:
+        return np.arange(len(code)), code, column(changes, "version")
 
-    monkeypatch.setattr(importlib.import_module("fkjoin.stages.rekey"), "newest_only", careless)
+    monkeypatch.setattr(importlib.import_module("fkjoin.stages.rekey"), "newest_changes", careless)
     with pytest.raises(InvariantError, match=r"store join-rekey, bucket \d: the record b'd1' would go back from version"):
         engine.batch([Change(True, b"1", b"old", 0, b"a")])
 

@@ -19,7 +19,7 @@ from fkjoin.codec.messages import GROUPED, RESULT, column
 from fkjoin.spark.specs.shown import result
 from fkjoin.spark.specs.spec import Messages, StageSpec
 from fkjoin.stages.counters import Counters
-from fkjoin.stages.emit_on_change import EmitDecision, entries
+from fkjoin.stages.emit_on_change import EmitDecision, Ending, entries
 from fkjoin.stages.retention import GONE, sweep
 from fkjoin.state import Store
 
@@ -69,7 +69,7 @@ class DistinctSpec(StageSpec):
         yield emission.results(keys, shown, version, latest)
         body = paired(shown, pa.array([value.tobytes() for value in after.astype("<i8")], BYTES))
         due = messages.now_ms + self.state.retention_ms
-        store.write(*entries(names, latest, version, body, has=has, gone=~has, due_ms=due))
+        store.write(*entries(names, latest, version, body, Ending(~has, due), has=has))
 
 
 def _numbers(encoded: Bytes) -> Ints:
