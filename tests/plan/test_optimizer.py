@@ -159,8 +159,8 @@ def test_a_rule_that_there_is_not_is_refused(spark: SparkSession, tmp_path: Path
 def test_a_filter_below_a_join_keeps_rows_out_of_its_stores_and_can_be_switched(spark: SparkSession, tmp_path: Path) -> None:
     history, checkpoint = Orders(tmp_path), tmp_path / "checkpoint"
 
-    def write() -> Counter[str]:
-        """The numbers of records in the join's stores, after some changes."""
+    def write() -> None:
+        """Some changes, after which the table is a batch join."""
         history.write(60)
         joiner, out = ["left.items", "right.region"], tmp_path / "out"
         joined = fk_join(*tables(spark, tmp_path), "customer_id", joiner=joiner, name="joined")
@@ -171,12 +171,11 @@ def test_a_filter_below_a_join_keeps_rows_out_of_its_stores_and_can_be_switched(
         joined_rows = batch_join(history).items()
         wanted = {key for key, row in joined_rows if row["items"] > 2 and row["region"] == "north"}
         assert {row.order_id for row in rows} == wanted
-        kinds = Counter[str]()
-        for store in saved_stores(spark, checkpoint):
-            kinds.update(entry.kind for entry in entries(spark, store).collect() if not entry.gone)
-        return kinds
 
-    below = write()
+    write()
+    below = Counter[str]()
+    for store in saved_stores(spark, checkpoint):
+        below.update(entry.kind for entry in entries(spark, store).collect() if not entry.gone)
     assert below["left"] == sum(order["items"] > 2 for order in history.orders.values())
     assert below["right"] == sum(customer["region"] == "north" for customer in history.customers.values())
     for excluded in (known.FILTER_GOES_BELOW_JOIN, ""):
