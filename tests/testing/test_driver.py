@@ -25,6 +25,7 @@ from tests.support.driven import Change, feed
 from tests.support.job_files import GOOD, job, write_rows
 from tests.support.places import ROOT
 from tests.support.plans.topologies import SIDES, Sources
+from tests.support.sampling import examples
 from tests.support.sessions import small
 
 
@@ -107,7 +108,7 @@ def drivers(shop: Sources) -> dict[str, Driver]:
 
 @pytest.mark.parametrize("name", ["chain", "merged", "paired"])
 @given(steps=STEPS)
-@settings(max_examples=15)
+@settings(max_examples=examples(30))
 def test_whatever_happens_the_table_is_of_one_batch(drivers: Any, name: str, steps: Any) -> None:
     driver = drivers[name]
     driver.clear()
@@ -215,18 +216,6 @@ def test_a_job_files_table_is_driven(spark: SparkSession, tmp_path: Path) -> Non
     driver.input("customers").change("c1", {"name": "Ada"})
     driver.input("orders").change("o1", {"customer": "c1", "amount": 5})
     assert [change.key for change in driver.run()] == ["o1"]
-
-
-def paid(left: Any, right: Any) -> Any:
-    return f"{right['name']}: {left['amount']}"
-
-
-def test_functions_and_expressions_of_sparks_own_are_evaluated_by_spark(shop: Sources) -> None:
-    driver = Driver(fk_join(shop.orders, shop.customers, lambda key, row: row["customer_id"], joiner=paid, name="paid"))
-    driver.input("customers").change("c1", {"name": "Ada"})
-    driver.input("orders").change("o1", order("c1", 5))
-    (change,) = driver.run()
-    assert (change.key, *(change.row or {}).values()) == ("o1", '"Ada: 5.0"')
 
 
 def test_what_is_wrong_is_refused_and_the_way_out_is_one(shop: Sources, tmp_path: Path) -> None:
