@@ -18,6 +18,7 @@ from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.stepped import Stepped
 from fkjoin.testing import Driver
 from tests.support.driven import feed_lines
+from tests.support.sampling import sampled
 from tests.support.sessions import small
 from tests.support.stepped import Reading
 
@@ -95,7 +96,8 @@ def built(spark: SparkSession, folder: Path) -> list[Table]:
     return [some, view, groups, quotients.agg(sum=agg.sum("q")), chain]
 
 
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.faults
+@pytest.mark.parametrize("fast", sampled([True, False], [True]))
 def test_deletes_are_passed_on_by_workers_and_by_spark(spark: SparkSession, tmp_path: Path, fast: bool) -> None:
     """With ``on_error="fail"``: nothing of this is an error.  In memory, with Spark's own expressions."""
     small(spark, tmp_path, buckets=1)
