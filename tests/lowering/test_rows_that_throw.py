@@ -238,7 +238,6 @@ RATES = [{"c": 2, "rate": 1, "lsn": 1, "op": "u"}]
 STOPPED = [
     pytest.param(WORKERS, "j", "joiner of joined, key o1: ArithmeticError: overflow of int64", id="workers-joiner"),
     pytest.param(TEXTS, "m", f"map_values of some, key o1: {cast('m')} as m1: {cast_said('m')}", id="texts-map"),
-    pytest.param(FUNCTIONS, "x", f"extractor of mapped, key o1: OverflowError: {MOST}", id="function-extractor"),
     pytest.param(FUNCTIONS, "j", f"joiner of joined, key o1: OverflowError: {MOST}", id="function-joiner"),
 ]
 
