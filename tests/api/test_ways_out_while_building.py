@@ -109,15 +109,6 @@ def closing(t: Tables, key: Any = None, *, table: Table | None = None, **more: A
     return (table or timed(t)).group_by(key or window("at", "10 minutes"), **{"emit": "on-close", "name": "windows", **more})
 
 
-SLOWLY: dict[str, Any] = {"trigger": "1 minute 30 seconds"}
-
-
-def windows_of(t: Tables, idle: str) -> Table:
-    """A view of windows that close."""
-    table: Table = closing(t, idle=idle).count().filter("count > 1", name="large")
-    return table
-
-
 def timed(t: Tables, name: str = "timed", **more: Any) -> Table:
     """Orders with timestamps."""
     return t.of(name, ORDERS + ", sent timestamp", **{"timestamp": "sent", **more})
@@ -142,10 +133,6 @@ WAYS: dict[str, Way] = {
     "key: windows already aggregates by windows": (
         lambda t: closing(t, window("window_end", "1 hour"), table=closing(t).count(), name="hours").count(),
         lambda t: closing(t, window("at", "1 hour"), name="hours").count(),
-    ),
-    "trigger: 1 minute 30 seconds is longer than 1 minute, the idle time of windows": (
-        lambda t: windows_of(t, "1 minute").to_parquet(t.folder / "o", checkpoint=t.folder / "ck", **SLOWLY),
-        lambda t: (windows_of(t, "1 minute")._when("15 seconds"), windows_of(t, "10 minutes")._when(**SLOWLY)),
     ),
     "adder: an expression cannot aggregate by windows": (
         lambda t: closing(t).aggregate(0.0, "aggregate + amount", "aggregate - amount"),
