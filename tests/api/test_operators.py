@@ -17,12 +17,11 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import QueryError, Table, TopologyError, fk_join
+from fkjoin import QueryError, Table, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.checkpoint.entries import look_up
 from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
-from fkjoin.events import Enriched
 from fkjoin.sinks import Parquet
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from fkjoin.testing.driver import TableChange
@@ -73,30 +72,6 @@ def order(key: str, lsn: int, buyer: str | None = None, op: str = "u", **items: 
 def orders(spark: SparkSession, tmp_path: Path) -> Table:
     small(spark, tmp_path)
     return orders_of(spark, tmp_path)
-
-
-def test_keys_and_columns_are_those_of_the_rows(orders: Table) -> None:
-    lines = orders.flat_map("items", key=["id", "sku"])
-    assert (lines.key, lines.columns) == (("id", "sku"), ["id", "sku", "n"])
-    words = orders.flat_map("split(buyer, ' ')", key=["id", "col as word"])
-    assert (words.key, words.columns) == (("id", "word"), ["id", "word", "col"])
-    for chosen in (orders.select("buyer", F.col("items")), orders.select(["buyer", "items"])):
-        assert chosen.columns == ["id", "buyer", "items"]
-    assert orders.select("*", "1 as one").columns == [*orders.columns, "one"]
-
-
-def test_of_orders_with_one_new_key_the_first_is_shown_and_then_the_next(orders: Table) -> None:
-    by_buyer = orders.rekey("upper(buyer) as who", name="by-buyer")
-    shown = by_buyer.with_columns({"n": "items[0].n", "op": F.lit(1)}).drop("items")
-    assert shown.columns == ["who", "id", "buyer", "op", "n"]
-    driver = Driver(shown)
-    feed_lines(driver, "orders", [order("2", 1, "ann", a=2), order("1", 1, "ann", a=1), order("3", 1, None, a=3)])
-    driver.run()
-    assert {key: (row["id"], row["n"]) for key, row in driver.table.items()} == {"ANN": ("1", 1)}
-    assert driver.count["hidden-outputs"] == 1
-    feed_lines(driver, "orders", [order("1", 2, "bob", a=1), order("3", 2, "eve", a=3)])
-    driver.run()
-    assert {key: row["id"] for key, row in driver.table.items()} == {"ANN": "2", "BOB": "1", "EVE": "3"}
 
 
 def items_of(key: str, row: Row) -> list[Any]:
@@ -319,13 +294,3 @@ def test_events_go_on_through_two_tables_and_a_crash_and_dead_letters_say_why(sp
 def row_of(change: TableChange) -> dict[str, Any]:
     assert change.row is not None
     return change.row
-
-
-def test_events_are_made_by_enrich_alone(spark: SparkSession, tmp_path: Path) -> None:
-    accounts, clicks = tables(spark, tmp_path)
-    fine = accounts.enrich(clicks.withColumnRenamed("team", "side"), on="page", name="fine")
-    assert repr(fine).startswith("Enriched[fine; columns: number, side, page, ")
-    with pytest.raises(TopologyError, match=r"fine: these are events, which have no key, and postgres "):
-        fine.to_postgres("t", "host=127.0.0.1", checkpoint=tmp_path / "p")
-    with pytest.raises(TypeError, match="write table.enrich"):
-        Enriched()
