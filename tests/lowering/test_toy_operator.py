@@ -20,7 +20,6 @@ from fkjoin.jobs.job_operators import OperatorSection
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.job_tables import job_tables
 from fkjoin.lowering.operators import OPERATORS, Operator
-from fkjoin.plan.base import manifest
 from fkjoin.spark.specs import STAGES
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.distinct import DistinctSpec, distinct, plan_distinct
@@ -71,16 +70,6 @@ def test_it_runs_in_memory(spark: SparkSession, tmp_path: Path) -> None:
     driver.run(REORDER)
     assert set(driver.table) == {"B"}
     assert [row["shop"] for row in driver.store("shops").all()] == ["B"]
-
-
-def test_it_is_described_and_binds_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    table = shops(spark, tmp_path)
-    stages = re.findall(r"Sub-topology: \d +(\w+) +(.+)", table.describe())
-    assert stages == [
-        ("regroup", "repartition by shop; store shops-regroup"),
-        ("distinct", "repartition by shop; store shops-distinct"),
-    ]
-    assert manifest(table._plan.node)["distinct shops"] == {"of": ["orders"]}
 
 
 JOB = """
