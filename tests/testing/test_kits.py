@@ -17,22 +17,6 @@ from fkjoin.testing import CRASH, DUPLICATE, REORDER, JoinTest, KeyJoinTest, cha
 from tests.support.laws import law
 from tests.support.places import ROOT
 
-
-def test_a_test_reads_like_this() -> None:
-    test = JoinTest("customer", "left", lambda order, who: [order["n"], who and who["name"]])
-    results = test.feed(left("o1", {"customer": "c1", "n": 1}), right("c1", {"name": "Ada"}), CRASH)
-    assert results == [("o1", "insert", [1, "Ada"])]
-    assert test.subscriptions == {"c1": ["o1"]}
-    assert test.feed(DUPLICATE) == []
-    assert test.count["stale-dropped"] > 0
-    assert test.feed(right("c1", None), REORDER) == [("o1", "update", [1, None])]
-    assert test.feed(left("o1", None)) == [("o1", "delete", None)]
-    assert (test.table, test.subscriptions) == ({}, {})
-    test.feed(left("o2", {"customer": "c1", "n": 2}, version=17))
-    older = left("o2", {"customer": "c1", "n": 1}, version=15)
-    assert test.feed(older) == [], "the version decides"
-
-
 NUMBER = pa.schema([("n", pa.int64())])
 
 
