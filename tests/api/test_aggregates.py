@@ -14,28 +14,21 @@ from fkjoin import aggregates as agg
 from fkjoin.checkpoint.entries import look_up, remarks
 from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
-from fkjoin.sessions.settings import OPTIMIZE
 from fkjoin.testing import Driver
 from tests.support.driven import feed
 from tests.support.orders import CUSTOMER, ORDER, History, tables
 from tests.support.queries import run, table_of, values, write_lines
-from tests.support.sampling import sampled
 
 pytestmark = pytest.mark.usefixtures("small_tables")
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("merged", sampled([True, False], [True]))
-def test_a_join_is_summed_up_by_group_through_a_restart_and_can_be_read(
-    spark: SparkSession, tmp_path: Path, merged: bool
-) -> None:
-    """Results are the same with regroup in place of resolve and after it."""
-    spark.conf.set(OPTIMIZE, str(merged).lower())
+def test_a_join_is_summed_up_by_group_through_a_restart_and_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    """With regroup in place of resolve; results after it are the same: tests/plan/test_optimizer.py."""
     history, checkpoint, rows = History(tmp_path), tmp_path / "checkpoint", list[Row]()
     joined = fk_join(*tables(spark, tmp_path), "customer_id", name="joined")
     groups = joined.group_by("right.region", name="regions", validate=True)
     regions = groups.agg(orders=agg.count(), most=agg.max("left.items"))
-    assert ("in place of" in regions.describe()) == merged
+    assert "in place of" in regions.describe()
     for _ in range(2):
         history.write(60)
         rows += run(regions.changes, checkpoint).rows
@@ -54,7 +47,7 @@ def test_a_join_is_summed_up_by_group_through_a_restart_and_can_be_read(
     order = next(iter(history.orders))
     assert [entry["kind"] for entry in look_up(state, "regions", order)] == ["contribution"]
     (remark,) = remarks(state, "joined", look_up(state, "joined", order))
-    assert remark.startswith("The join keeps no results" if merged else "A result has its row here")
+    assert remark.startswith("The join keeps no results")
 
 
 def test_a_literal_is_not_taken_for_the_column_that_it_reads_like(spark: SparkSession, tmp_path: Path) -> None:
