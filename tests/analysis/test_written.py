@@ -31,16 +31,14 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_join_that_was_written_is_read_as_it_is_through_changes_of_both_sides_and_restarts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Right rows change under the same version of the left row, and batches are there before the second job begins."""
+    """Right rows change under the same version of the left row, and a batch is there before the second job begins."""
     history, rows = History(tmp_path), list[Row]()
     unfinished = tmp_path / "first" / "_unfinished" / "batch=99999999-x"
-    for turn in range(3):
-        history.write(40)
+    for _ in range(2):
+        history.write(80)
         orders, customers = tables(spark, tmp_path)
         joiner = ["left.items", "right.region"]
         written(fk_join(orders, customers, "customer_id", joiner=joiner, name="first"), tmp_path, "first")
-        if turn == 0:
-            continue
         unfinished.mkdir(parents=True)
         (unfinished / "part-1.parquet").write_text("no Parquet yet")
         second = Table.from_fkjoin(spark, tmp_path / "first")
@@ -187,7 +185,6 @@ def test_columns_are_kept_and_new_ones_are_reported_once(
         write("b", "id string, lsn bigint, n bigint, more string")
         said = ["table kept: its files have a new field more"]
         assert read() == (said, {"a": 1, "b": 1})
-        assert read()[0] == []
         assert Table.from_fkjoin(spark, tmp_path / "kept")._planned.rest == ("n", "more"), "those of the newest batch"
         write("c", "id string, lsn bigint, more string")
-        assert read() == ([], {"a": 1, "b": 1, "c": None}), "a column is not lost"
+        assert read() == ([], {"a": 1, "b": 1, "c": None}), "a column is not lost, and one that is known not told again"
