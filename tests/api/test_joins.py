@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as F
 
 from fkjoin import FkJoinError, StateReader, Table, fk_join, read_state
 from fkjoin.checkpoint.entries import look_up, remarks
@@ -25,7 +24,6 @@ from fkjoin.checkpoint.upkeep import rebuild, verify
 from fkjoin.errors import SessionError
 from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, LATENCY, PARTITIONS
-from fkjoin.spark.buckets import spark_hash
 from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import Driver
 from tests.support.driven import Change, feed
@@ -37,12 +35,6 @@ from tests.support.sessions import small
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path, partitions=2)
-
-
-def test_the_hash_is_sparks(spark: SparkSession) -> None:
-    values = [0, 1, -1, 77, 2**31 - 1, -(2**31)]
-    found = spark.createDataFrame([(value,) for value in values], "v int").select(F.hash("v")).collect()
-    assert [row[0] for row in found] == [spark_hash(value) for value in values]
 
 
 def test_a_query_goes_on_from_its_checkpoint_with_its_index_lost_or_too_old(spark: SparkSession, tmp_path: Path) -> None:
