@@ -18,11 +18,9 @@ from pyspark.sql import SparkSession
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin import aggregates as agg
 from fkjoin.events import Enriched
-from fkjoin.jobs.job_tables import job_tables
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.documents import blocks
 from tests.support.driven import Change, feed
-from tests.support.job_files import GOOD, job, write_rows
 from tests.support.places import ROOT
 from tests.support.plans.topologies import SIDES, Sources
 from tests.support.sampling import examples
@@ -207,15 +205,6 @@ def test_the_example_in_the_how_to_is_true(spark: SparkSession, tmp_path: Path) 
     for code in ("Driver(revenue)", "Driver(seen)"):
         (block,) = (block for block in blocks(ROOT / "docs" / "testing.md") if code in block.text)
         exec(block.text, there)
-
-
-def test_a_job_files_table_is_driven(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    write_rows(tmp_path)
-    driver = Driver(job_tables(spark, job(tmp_path, GOOD.replace("deleted = \"op = 'd'\"\n", "")))["joined"])
-    driver.input("customers").change("c1", {"name": "Ada"})
-    driver.input("orders").change("o1", {"customer": "c1", "amount": 5})
-    assert [change.key for change in driver.run()] == ["o1"]
 
 
 def test_what_is_wrong_is_refused_and_the_way_out_is_one(shop: Sources, tmp_path: Path) -> None:
