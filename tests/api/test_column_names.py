@@ -213,7 +213,6 @@ def _less(key: Any, value: Any, aggregate: Any) -> Any:
     return aggregate
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("settings")
 def test_any_name_can_be_read_from_other_files(spark: SparkSession, tmp_path: Path) -> None:
     tables = []
