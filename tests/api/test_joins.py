@@ -26,8 +26,9 @@ from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, LATENCY, PARTITIONS
 from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import Driver
-from tests.support.driven import Change, feed
+from tests.support.driven import feed
 from tests.support.orders import History, batch_join, tables
+from tests.support.plans.topologies import Sources
 from tests.support.queries import run, table_of, values, write_lines
 from tests.support.sessions import small
 
@@ -222,66 +223,39 @@ def test_low_latency_is_one_bucket_unless_a_user_sets_their_number(spark: SparkS
         spark.conf.unset(LATENCY)
 
 
-Sides = tuple[Table, Table]
-
-
-@pytest.fixture
-def sides(spark: SparkSession, tmp_path: Path) -> Sides:
-    """Orders and payments."""
-    schemas = {
-        "orders": "id string, amount int, buyer string, lsn bigint",
-        "payments": "order_id string, paid int, lsn bigint",
-    }
-    sides = []
-    for name, schema in schemas.items():
-        (tmp_path / name).mkdir()
-        about: Any = {"key": schema.split()[0], "version": "lsn", "format": "json"}
-        sides.append(Table.from_files(spark, tmp_path / name, schema=schema, **about))
-    return sides[0], sides[1]
-
-
-def order(key: str, amount: int) -> Change:
-    return "orders", key, {"amount": amount, "buyer": "b"}
-
-
-def payment(key: str, paid: int) -> Change:
-    return "payments", key, {"paid": paid}
-
-
 def dear(left: Any, right: Any) -> str | None:
     """A joiner that is Spark's: null, which is no result, and an exception."""
     if left is not None and left.amount == 7:
         raise ValueError("no")
-    return None if left is None or left.amount == 0 else f"{left.amount}/{right and right.paid}"
+    return None if left is None or left.amount == 0 else f"{left.amount}/{right and right.amount}"
 
 
-DEAR = [{"x": "1/None", "y": "2/None"}, {"x": "1/None", "y": "4/None"}, {"x": "5/None", "y": "4/3"}]
-
-
-def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(sides: Sides) -> None:
+def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(spark: SparkSession, tmp_path: Path) -> None:
     """A function, behind which a second stage stands.  An expression of the workers: tests/stages/test_pair.py."""
-    joined = sides[0].join(sides[1], how="left", joiner=dear, name="joined", validate=True)
+    of = Sources(spark, tmp_path, {})
+    joined = of.orders.join(of.returns, how="left", joiner=dear, name="joined", validate=True)
     driver, tables = Driver(joined), []
-    for batch in (
-        [order("x", 1), order("y", 2)],
-        [order("x", 7), order("y", 4)],
-        [payment("y", 3), order("x", 5)],
-    ):
-        feed(driver, batch)
+    for orders, returns in (({"x": 1, "y": 2}, {}), ({"x": 7, "y": 4}, {}), ({"x": 5}, {"y": 3})):
+        feed(driver, [("orders", key, {"amount": amount}) for key, amount in orders.items()])
+        feed(driver, [("returns", key, {"amount": amount}) for key, amount in returns.items()])
         driver.run()
         tables.append({key: row["value"] for key, row in driver.table.items()})
-    assert tables == DEAR
+    assert tables == [
+        {"x": "1.0/None", "y": "2.0/None"},
+        {"x": "1.0/None", "y": "4.0/None"},
+        {"x": "5.0/None", "y": "4.0/3.0"},
+    ]
     (letter,) = driver.dead_letters
-    assert (letter["table"], json.loads(bytes(letter["key"]))) == ("joined", {"id": "x"})
+    assert (letter["table"], json.loads(bytes(letter["key"]))) == ("joined", {"order_id": "x"})
     assert driver.count["dead-letters"] == 1
     assert "ValueError: no" in letter["reason"]
     assert re.findall(r"Sub-topology: \d +(\w+) .*store", joined.describe()) == ["pair", "resolve"]
 
 
-def test_with_a_foreign_key_it_is_fk_join(sides: Sides) -> None:
-    orders, payments = sides
-    more: Any = {"joiner": "right.paid", "name": "joined", "emit": "on-update"}
-    by_method = orders.join(payments, on="buyer", how="left", **more)
-    by_function = fk_join(orders, payments, "buyer", "left", **more)
+def test_with_a_foreign_key_it_is_fk_join(spark: SparkSession, tmp_path: Path) -> None:
+    orders, customers = tables(spark, tmp_path)
+    more: Any = {"joiner": "right.region", "name": "joined", "emit": "on-update"}
+    by_method = orders.join(customers, on="customer_id", how="left", **more)
+    by_function = fk_join(orders, customers, "customer_id", "left", **more)
     assert by_method._planned.node == by_function._planned.node
     assert by_method.describe() == by_function.describe()
