@@ -395,7 +395,6 @@ STREAMS: Cases = {
     ),
 }
 VIEWS: Cases = {
-    "columns: two columns are called 'text'": (["text", "text"],),
     "columns: two columns are called 'amount' and 'Amount'": (["*", "amount as Amount"],),
     "columns: column 'ID' is already there as the key": ("upper(id) as ID",),
     "row: s has the fields 'x' and 'X', which Spark does": ("named_struct('x', 1, 'X', 2) as s",),
@@ -440,7 +439,6 @@ JOINS: Cases = {
     "extractor: a column name, SQL text": ({"extractor": 7},),
     "spread: a staged join distributes its rows": ({"spread": 2, "deployment": "staged"}, {"spread": 2}),
     "spread: 0 is not a number from 1 to …, the number of buckets; set": ({"spread": 0},),
-    "spread: 1000 is not a number from 1 to ": ({"spread": 1000},),
     "spread: True is not a number": ({"spread": True},),
     "left: a staged join reads topics": ({"deployment": "staged"}, {"deployment": "fused"}),
     'deployment: \'stage\' is not one of "fused", "staged"': ({"deployment": "stage"},),
@@ -448,7 +446,6 @@ JOINS: Cases = {
 }
 JOINERS: Cases = {
     "joiner: two columns are called 'name'; give": (["left.*", "right.*"],),
-    "joiner: two columns are called 'name' and 'Name'": (["left.name", "right.Name"],),
     "joiner: column 'ID' is already there as the key": ("upper(left.name) as ID",),
     "joiner: …expands to 2 columns, and exactly one is needed": ("inline(array(left.s))",),
 }
@@ -512,7 +509,6 @@ REFUSED: Cases = {
     "key: column 'text' is already": (lambda t: t.orders.rekey("lower(text) as text"),),
     "key: name is string collate…cast(name as": (lambda t: odd(t).group_by("name").count(),),
     "agg: * expands to ": (lambda t: t.orders.group_by("id").sum("*"),),
-    "agg: name each column, such as": (lambda t: t.orders.group_by("id").agg({"n": "sum"}),),
     "subtractor: 3 …a function of (aggregate,": (lambda t: t.orders.group_by("id").reduce(max, 3),),
     "adder: …UTF8_LCASE": (lambda t: odd(t).group_by("id").aggregate(0, "int(name = 'a')", "0"),),
     "k: a whole number from 1 to 100000 is needed, not 0": (lambda t: agg.max_by("a", "b", 0),),
