@@ -17,6 +17,7 @@ from fkjoin.checkpoint.upkeep import verify
 from fkjoin.testing import Driver
 from tests.support.driven import feed
 from tests.support.orders import CUSTOMER, ORDER, History, tables
+from tests.support.plans.topologies import Sources
 from tests.support.queries import run, table_of, values, write_lines
 
 pytestmark = pytest.mark.usefixtures("small_tables")
@@ -65,10 +66,9 @@ def test_a_literal_is_not_taken_for_the_column_that_it_reads_like(spark: SparkSe
 
 def test_a_source_can_be_materialized_and_drops_what_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """The older timestamp stays; and what is kept is kept also where the table is only read by another."""
-    (tmp_path / "orders").mkdir()
-    about: Any = {"key": "id", "version": "lsn", "timestamp": "at", "name": "orders"}
-    about |= {"schema": "id int, amount int, lsn int, at bigint", "format": "json"}
-    kept = Table.from_files(spark, tmp_path / "orders", **about).materialize("orders-now")
+    orders_of = Sources(spark, tmp_path, {})
+    source = orders_of.files("orders", "id", "id int, amount int, at bigint", timestamp="at")
+    kept = source.materialize("orders-now")
     driver = Driver(kept.filter("amount < 100", name="small"))
     orders = driver.input("orders")
     for n in (1, 2, 3):

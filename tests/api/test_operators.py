@@ -28,6 +28,7 @@ from fkjoin.testing.driver import TableChange
 from tests.support import golden_operators
 from tests.support.driven import feed, feed_lines
 from tests.support.golden_operators import KINDS, PARTS, QUERIES, Tables, final
+from tests.support.plans.topologies import Sources
 from tests.support.queries import write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
@@ -55,13 +56,11 @@ def test_its_rows_are_recomputed(spark: SparkSession, tmp_path: Path, monkeypatc
         assert driver.table == expected(final(part + 1))
 
 
-ORDER = "id string, buyer string, items array<struct<sku: string, n: int>>, lsn bigint, op string"
+ORDER = "id string, buyer string, items array<struct<sku: string, n: int>>"
 
 
 def orders_of(spark: SparkSession, folder: Path, **more: Any) -> Table:
-    (folder / "orders").mkdir(exist_ok=True)
-    about: Any = {"key": "id", "version": "lsn", "deleted": "op = 'd'", "format": "json", "schema": ORDER, **more}
-    return Table.from_files(spark, folder / "orders", **about)
+    return Sources(spark, folder, {}).files("orders", "id", ORDER, **more)
 
 
 def order(key: str, lsn: int, buyer: str | None = None, op: str = "u", **items: int) -> dict[str, Any]:
@@ -119,7 +118,7 @@ def test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter(spark: SparkSes
 def test_a_stream_that_explodes_rows_is_warned_of_once(
     spark: SparkSession, tmp_path: Path, orders: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
-    raw = spark.readStream.schema(ORDER).json(str(tmp_path / "orders"))
+    raw = spark.readStream.schema(f"{ORDER}, lsn bigint").json(str(tmp_path / "orders"))
 
     def warned_of(frame: DataFrame) -> list[str]:
         caplog.clear()
@@ -138,7 +137,7 @@ def test_a_stream_that_explodes_rows_is_warned_of_once(
     assert [warned_of(frame) for frame in (raw, one_each, mapped)] == [[], [], []]
 
 
-ACCOUNTS = "id string, team string, points bigint, lsn bigint, op string"
+ACCOUNTS = "id string, team string, points bigint"
 CLICKS = "number bigint, team string, page string"
 TEAMS, ROWS, BATCHES = ("a", "b", "c"), 12, 3
 NOW: dict[str, Any] = {"trigger": "available-now"}
@@ -146,12 +145,9 @@ NOW: dict[str, Any] = {"trigger": "available-now"}
 
 def tables(spark: SparkSession, folder: Path) -> tuple[Table, DataFrame]:
     """Accounts, and a stream of clicks; a batch reads a file of each."""
-    for name in ("accounts", "clicks"):
-        (folder / name).mkdir(exist_ok=True)
-    about: Any = {"key": "id", "version": "lsn", "deleted": "op = 'd'", "format": "json"}
-    about["schema"] = ACCOUNTS
+    (folder / "clicks").mkdir()
     one: dict[str, Any] = {"maxFilesPerTrigger": 1}
-    accounts = Table.from_files(spark, folder / "accounts", options=one, **about)
+    accounts = Sources(spark, folder, {}).files("accounts", "id", ACCOUNTS, options=one)
     return accounts, spark.readStream.schema(CLICKS).options(**one).json(str(folder / "clicks"))
 
 
@@ -253,9 +249,7 @@ def test_each_event_is_sent_once_with_exact_sums_through_kills_and_repeated_batc
 def test_events_go_on_through_two_tables_and_a_crash_and_dead_letters_say_why(spark: SparkSession, tmp_path: Path) -> None:
     """Enriched by a join and by a source; the stream between is a plain DataFrame of Spark's, too.  In memory."""
     accounts, clicks = tables(spark, tmp_path)
-    (tmp_path / "teams").mkdir()
-    about: dict[str, Any] = {"version": "lsn", "format": "json", "schema": "team string, motto string, lsn bigint"}
-    teams = Table.from_files(spark, tmp_path / "teams", key="team", **about)
+    teams = Sources(spark, tmp_path, {}).files("teams", "team", "team string, motto string")
     joined = fk_join(accounts, teams, "team", "left", ["left.points", "right.motto"], "joined")
     first = joined.enrich(clicks.withColumn("pages", F.col("page")), on="concat('x', cast(page as int))", name="first")
     slogans = teams.map_values("motto as slogan", name="slogans")

@@ -18,6 +18,7 @@ from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.stepped import Stepped
 from fkjoin.testing import Driver
 from tests.support.driven import feed_lines
+from tests.support.plans.topologies import Sources
 from tests.support.sampling import sampled
 from tests.support.sessions import small
 from tests.support.stepped import Reading
@@ -81,11 +82,9 @@ THROWS = "10 / coalesce(n, 0)"
 
 def built(spark: SparkSession, folder: Path) -> list[Table]:
     """A mapped table, a view of a join, groups of both, and a join of the join."""
-    about: Any = {"format": "json", "version": "lsn", "deleted": "op = 'd'", "on_error": "fail"}
-    for name in "ab":
-        (folder / name).mkdir()
-    left = Table.from_files(spark, folder / "a", key="id", schema="id string, n int, c int, lsn int, op string", **about)
-    right = Table.from_files(spark, folder / "b", key="c", schema="c int, m int, lsn int, op string", **about)
+    of = Sources(spark, folder, {})
+    left = of.files("a", "id", "id string, n int, c int", on_error="fail")
+    right = of.files("b", "c", "c int, m int", on_error="fail")
     joiner = "10 / coalesce(left.n, 0) + right.m as p"
     joined = fk_join(left, right, "c", "inner", joiner, name="joined")
     some = left.filter("n > 0").map_values([f"{THROWS} as q"], name="mapped")
