@@ -22,14 +22,15 @@ from fkjoin.sessions.settings import OPTIMIZE, PARTITIONS
 from fkjoin.spark.dead_letters import OnError
 from fkjoin.testing import Driver
 from tests.support.driven import feed_lines
+from tests.support.plans.topologies import Sources
 from tests.support.queries import run, write_lines
 from tests.support.sessions import small
 
 OPERATORS = "fmxjvg"
 """A column for each: of filter, map_values, extractor, joiner, of a view of the join, and of a group's key."""
 
-ORDER = "id string, f bigint, m bigint, x bigint, j bigint, v bigint, g bigint, lsn bigint, op string"
-CUSTOMER = "c bigint, rate bigint, lsn bigint, op string"
+ORDER = "id string, f bigint, m bigint, x bigint, j bigint, v bigint, g bigint"
+CUSTOMER = "c bigint, rate bigint"
 MOST = 2**63 - 1
 """One more does not fit."""
 
@@ -91,16 +92,14 @@ def made(orders: Table, customers: Table, way: Way) -> tuple[Table, Table]:
 
 
 def tables(spark: SparkSession, folder: Path, on_error: OnError, *, stream: bool = False) -> tuple[Table, Table]:
-    about: Any = {"version": "lsn", "deleted": "op = 'd'", "on_error": on_error}
-    sides = []
+    of, sides = Sources(spark, folder, {}), []
     for name, key, schema in (("orders", "id", ORDER), ("customers", "c", CUSTOMER)):
-        (folder / name).mkdir(exist_ok=True)
         if stream:
-            frame = spark.readStream.schema(schema).json(str(folder / name))
+            frame = spark.readStream.schema(f"{schema}, lsn bigint, op string").json(str(of.place(name)))
+            about: Any = {"version": "lsn", "deleted": "op = 'd'", "on_error": on_error}
             sides.append(Table.from_stream(frame, key=key, name=name, **about))
         else:
-            about |= {"schema": schema, "format": "json"}
-            sides.append(Table.from_files(spark, folder / name, key=key, **about))
+            sides.append(of.files(name, key, schema, on_error=on_error))
     return sides[0], sides[1]
 
 

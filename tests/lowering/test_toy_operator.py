@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, read_state
+from fkjoin import read_state
 from fkjoin.checkpoint.entries import look_up
 from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.jobs.job import Job
@@ -25,6 +25,7 @@ from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.distinct import DistinctSpec, distinct, plan_distinct
 from tests.support.job_files import job, run_queries
 from tests.support.places import ROOT
+from tests.support.plans.topologies import Sources
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
@@ -39,23 +40,11 @@ def order(key: str, shop: str | None, lsn: int, *, gone: bool = False) -> dict[s
     return {"id": key, "shop": shop, "lsn": lsn, "gone": gone}
 
 
-def orders(spark: SparkSession, folder: Path) -> Table:
-    (folder / "orders").mkdir(exist_ok=True)
-    small(spark, folder)
-    schema = "id string, shop string, lsn bigint, gone boolean"
-    return Table.from_files(
-        spark, folder / "orders", key="id", version="lsn", deleted="gone", schema=schema, format="json", name="orders"
-    )
-
-
-def shops(spark: SparkSession, folder: Path) -> Table:
-    """The table, made as a method of the face makes it."""
-    table: Table = orders(spark, folder)._called(distinct, by="upper(shop) as shop", name="shops")
-    return table
-
-
 def test_it_runs_in_memory(spark: SparkSession, tmp_path: Path) -> None:
-    driver = Driver(shops(spark, tmp_path))
+    """The table is made as a method of the face makes it."""
+    small(spark, tmp_path)
+    orders = Sources(spark, tmp_path, {}).files("orders", "id", "id string, shop string")
+    driver = Driver(orders._called(distinct, by="upper(shop) as shop", name="shops"))
     source = driver.input("orders")
     source.change("o1", {"shop": "a"})
     source.change("o2", {"shop": "A"})
