@@ -154,10 +154,6 @@ WAYS: dict[str, Way] = {
         lambda t: t.by("customer", having="cast(n as string) like '1%'", n=agg.count()),
         lambda t: t.by("customer", n=agg.count()).filter("cast(n as string) like '1%'"),
     ),
-    "tables[1]: customers is not an aggregate": (
-        lambda t: cogroup(t.by("customer", n=agg.count()), t.customers),
-        lambda t: cogroup(t.by("customer as id", n=agg.count()), t.customers.group_by("id").agg(m=agg.count())),
-    ),
     "column: customers has a column 'name' already": (
         lambda t: t.customers.with_children(t.orders, "customer", column="name"),
         lambda t: t.customers.with_children(t.orders, "customer", column="orders"),
@@ -478,6 +474,7 @@ FLAT_MAPS: Cases = {
     "key: a row that orders makes has no column 'cl'; did you mean 'col'": ({"key": "cl"},),
 }
 COGROUPS: Cases = {
+    "tables[1]: customers is not an aggregate": (lambda t: t.customers, summed),
     "tables[1]: sums is given twice": (lambda t: summed(t, name="sums"), summed),
     "tables[1]: b is grouped by": (lambda t: summed(t, "text"), lambda t: summed(t, "named.m as customer")),
     "tables[1]: another table has the column 'n' too": (lambda t: summed(t, column="n"), summed),

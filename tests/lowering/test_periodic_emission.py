@@ -25,6 +25,7 @@ from fkjoin.checkpoint.upkeep import verify
 from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import CRASH, Driver
 from tests.support.orders import tables
+from tests.support.plans.topologies import Sources
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
 
@@ -95,23 +96,14 @@ def timed(key: str, customer: str, amount: int, at: str, lsn: int) -> dict[str, 
     return {"order_id": key, "customer_id": customer, "amount": amount, "at": time, "sent": time, "lsn": lsn}
 
 
-TIMES = "at timestamp, sent timestamp"
-SCHEMAS = {
-    "orders": f"order_id string, customer_id string, amount bigint, {TIMES}, lsn bigint",
-    "customers": "customer_id string, region string, seen timestamp, lsn bigint",
-}
-
-
-def source(spark: SparkSession, folder: Path, name: str, timestamp: str) -> Table:
-    (folder / name).mkdir(exist_ok=True)
-    schema = SCHEMAS[name]
-    about: Any = {"key": schema.split()[0], "version": "lsn", "timestamp": timestamp}
-    return Table.from_files(spark, folder / name, schema=schema, format="json", name=name, **about)
+ORDERS = "order_id string, customer_id string, amount bigint, at timestamp, sent timestamp"
+CUSTOMERS = "customer_id string, region string, seen timestamp"
 
 
 def windows(spark: SparkSession, folder: Path, idle: str) -> Table:
-    orders = source(spark, folder, "orders", "sent")
-    customers = source(spark, folder, "customers", "seen")
+    of = Sources(spark, folder, {})
+    orders = of.files("orders", "order_id", ORDERS, timestamp="sent")
+    customers = of.files("customers", "customer_id", CUSTOMERS, timestamp="seen")
     joined = orders.join(customers, "customer_id", joiner=["left.at", "left.amount", "right.region"], name="joined")
     key = [fkjoin.window("at", "10 minutes", "5 minutes"), "region"]
     grouped = joined.group_by(key, name="sums", emit="on-close", grace="2 minutes", idle=idle, validate=True)
@@ -163,7 +155,7 @@ def test_a_row_from_the_future_closes_nothing(spark: SparkSession, tmp_path: Pat
     far = {**timed("far", "c1", 1, "10:00", 1), "at": "2100-01-01T00:00:00Z", "sent": "2100-01-01T00:00:00Z"}
     more = [timed("o1", "c1", 1, "10:01", 2), timed("o2", "c1", 1, "10:02", 3), timed("o3", "c1", 1, "10:30", 4)]
     write_lines(tmp_path / "orders", "0", [far, *more])
-    orders = source(spark, tmp_path, "orders", "sent + make_interval(0)")
+    orders = Sources(spark, tmp_path, {}).files("orders", "order_id", ORDERS, timestamp="sent + make_interval(0)")
     grouped = orders.group_by(fkjoin.window("at", "10 minutes"), name="sums", emit="on-close", ahead="1 hour")
     table = grouped.agg(rows=agg.count())
     rows = run(table.changes, tmp_path / "ck").rows
