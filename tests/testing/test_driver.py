@@ -5,7 +5,6 @@ That its interpreter makes what a query makes: tests/lowering/test_interpreters.
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -174,29 +173,6 @@ def test_a_moved_clock_ends_intervals_and_timestamps_are_carried_on(spark: Spark
     assert driver.results == [("c1", "insert", {"n": 2}, 90), ("c1", "delete", None, 99)]
 
 
-def test_dead_letters_and_what_is_kept_are_read(shop: Sources) -> None:
-    joiner = ["10 / left.amount as tenth"]
-    joined = fk_join(shop.orders, shop.customers, "customer_id", joiner=joiner, name="tenths")
-    driver = Driver(joined.materialize("tenths"))
-    driver.input("customers").change("c1", {"name": "Ada"})
-    driver.input("orders").change("o1", order("c1", 0))
-    driver.input("orders").change("o2", order("c1", 5), version=3)
-    driver.input("orders").unusable("{", "no JSON")
-    assert driver.run() == [("o2", "insert", {"tenth": 2}, None)]
-    letters = {letter["reason"].partition(":")[0]: letter for letter in driver.dead_letters}
-    assert set(letters) == {"no JSON", "joiner"}
-    assert letters["no JSON"]["table"] == "orders"
-    assert json.loads(letters["joiner"]["key"]) == {"order_id": "o1"}
-    assert driver.count["dead-letters"] == 2
-    driver.input("orders").change("o1", order("c1", 2))
-    driver.run(DUPLICATE)
-    assert {key: row["tenth"] for key, row in driver.table.items()} == {"o1": 5, "o2": 2}
-    store = driver.store("tenths")
-    assert store.get("o2") == {"order_id": "o2", "tenth": 2, "_left_version": [3], "_right_version": [0], "_timestamp": None}
-    assert store.get("o9") is None
-    assert sorted(row["order_id"] for row in store.all()) == ["o1", "o2"]
-
-
 def test_the_example_in_the_how_to_is_true(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     for name in ("orders", "customers", "clicks"):
@@ -241,6 +217,7 @@ def test_what_is_wrong_is_refused_and_the_way_out_is_one(shop: Sources, tmp_path
         with pytest.raises(FkJoinError, match=said):
             call()
     assert driver.run() == []
+    assert driver.store("pairs").get("o9") is None
     events.event({})
     orders.delete("o1")
     assert driver.advance("1 second") == []
