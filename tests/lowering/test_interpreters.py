@@ -34,7 +34,7 @@ SAMPLE = [
     "join_by_key",
     "job_of_windows",
     "cogroup_of_sources",
-    "join_with_children",
+    "children_of_a_source",
     "flat_map_of_a_view_summed_up",
     "aggregate_by_expressions",
     "aggregate_by_functions",
