@@ -66,8 +66,8 @@ def test_a_literal_is_not_taken_for_the_column_that_it_reads_like(spark: SparkSe
 
 def test_a_source_can_be_materialized_and_drops_what_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """The older timestamp stays; and what is kept is kept also where the table is only read by another."""
-    orders_of = Sources(spark, tmp_path, {})
-    source = orders_of.files("orders", "id", "id int, amount int, at bigint", timestamp="at")
+    sources = Sources(spark, tmp_path, {})
+    source = sources.files("orders", "id", "id int, amount int, at bigint", timestamp="at")
     kept = source.materialize("orders-now")
     driver = Driver(kept.filter("amount < 100", name="small"))
     orders = driver.input("orders")

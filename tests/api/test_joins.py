@@ -232,8 +232,8 @@ def dear(left: Any, right: Any) -> str | None:
 
 def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(spark: SparkSession, tmp_path: Path) -> None:
     """A function, behind which a second stage stands.  An expression of the workers: tests/stages/test_pair.py."""
-    of = Sources(spark, tmp_path, {})
-    joined = of.orders.join(of.returns, how="left", joiner=dear, name="joined", validate=True)
+    sources = Sources(spark, tmp_path, {})
+    joined = sources.orders.join(sources.returns, how="left", joiner=dear, name="joined", validate=True)
     driver, tables = Driver(joined), []
     for orders, returns in (({"x": 1, "y": 2}, {}), ({"x": 7, "y": 4}, {}), ({"x": 5}, {"y": 3})):
         feed(driver, [("orders", key, {"amount": amount}) for key, amount in orders.items()])

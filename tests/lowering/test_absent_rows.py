@@ -82,9 +82,9 @@ THROWS = "10 / coalesce(n, 0)"
 
 def built(spark: SparkSession, folder: Path) -> list[Table]:
     """A mapped table, a view of a join, groups of both, and a join of the join."""
-    of = Sources(spark, folder, {})
-    left = of.files("a", "id", "id string, n int, c int", on_error="fail")
-    right = of.files("b", "c", "c int, m int", on_error="fail")
+    sources = Sources(spark, folder, {})
+    left = sources.files("a", "id", "id string, n int, c int", on_error="fail")
+    right = sources.files("b", "c", "c int, m int", on_error="fail")
     joiner = "10 / coalesce(left.n, 0) + right.m as p"
     joined = fk_join(left, right, "c", "inner", joiner, name="joined")
     some = left.filter("n > 0").map_values([f"{THROWS} as q"], name="mapped")

@@ -101,9 +101,9 @@ CUSTOMERS = "customer_id string, region string, seen timestamp"
 
 
 def windows(spark: SparkSession, folder: Path, idle: str) -> Table:
-    of = Sources(spark, folder, {})
-    orders = of.files("orders", "order_id", ORDERS, timestamp="sent")
-    customers = of.files("customers", "customer_id", CUSTOMERS, timestamp="seen")
+    sources = Sources(spark, folder, {})
+    orders = sources.files("orders", "order_id", ORDERS, timestamp="sent")
+    customers = sources.files("customers", "customer_id", CUSTOMERS, timestamp="seen")
     joined = orders.join(customers, "customer_id", joiner=["left.at", "left.amount", "right.region"], name="joined")
     key = [fkjoin.window("at", "10 minutes", "5 minutes"), "region"]
     grouped = joined.group_by(key, name="sums", emit="on-close", grace="2 minutes", idle=idle, validate=True)

@@ -55,8 +55,8 @@ def test_the_rest_is_told(value: Any, kind: DataType) -> None:
 
 
 def test_rows_are_set_aside_and_the_rest_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    of = Sources(spark, tmp_path, {})
-    left, right = of.files("a", "id", "id string"), of.files("b", "c, d", "c int, d string")
+    sources = Sources(spark, tmp_path, {})
+    left, right = sources.files("a", "id", "id string"), sources.files("b", "c, d", "c int, d string")
     returned = {
         "listed": [1, "x"],
         "nothing": None,

@@ -92,14 +92,14 @@ def made(orders: Table, customers: Table, way: Way) -> tuple[Table, Table]:
 
 
 def tables(spark: SparkSession, folder: Path, on_error: OnError, *, stream: bool = False) -> tuple[Table, Table]:
-    of, sides = Sources(spark, folder, {}), []
+    sources, sides = Sources(spark, folder, {}), []
     for name, key, schema in (("orders", "id", ORDER), ("customers", "c", CUSTOMER)):
         if stream:
-            frame = spark.readStream.schema(f"{schema}, lsn bigint, op string").json(str(of.place(name)))
+            frame = spark.readStream.schema(f"{schema}, lsn bigint, op string").json(str(sources.place(name)))
             about: Any = {"version": "lsn", "deleted": "op = 'd'", "on_error": on_error}
             sides.append(Table.from_stream(frame, key=key, name=name, **about))
         else:
-            sides.append(of.files(name, key, schema, on_error=on_error))
+            sides.append(sources.files(name, key, schema, on_error=on_error))
     return sides[0], sides[1]
 
 
