@@ -110,17 +110,14 @@ def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path
         Job(read_job(job(tmp_path, JOB.replace("upper(shop)", "upper(shape)"))), spark)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
+def test_its_section_is_checked(tmp_path: Path) -> None:
+    for old, new, message in (
         ('"orders"\nby', '"order"\nby', "table: there is no table or join 'order'"),
         ("by = ", 'bye = ["a"]\nby = ', "bye: there is no such setting; did you mean 'by'?"),
         ('by = ["upper(shop) as shop"]', "", "by: must be given"),
-    ],
-)
-def test_its_section_is_checked(tmp_path: Path, old: str, new: str, message: str) -> None:
-    with pytest.raises(JobError, match=re.escape(f"distincts.shops.{message}")):
-        read_job(job(tmp_path, JOB.replace(old, new)))
+    ):
+        with pytest.raises(JobError, match=re.escape(f"distincts.shops.{message}")):
+            read_job(job(tmp_path, JOB.replace(old, new)))
 
 
 def test_its_section_is_made_of_its_arguments() -> None:
