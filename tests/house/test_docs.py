@@ -24,7 +24,6 @@ from fkjoin.state import segments
 from tests.support.documents import blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
 from tests.support.reference import reference
-from tests.support.sampling import EVERY, sampled
 from tests.support.sessions import short_lived
 from tools import site_pages
 from tools.messages import raised
@@ -44,24 +43,18 @@ subprocess.run("mkdir .before && mv * .before", shell=True, check=True)
 """Stands between two programs of one process: runs the first one's job, and clears the folder for the second."""
 
 
-@pytest.mark.faults
 @pytest.mark.spark
 def test_the_readme_and_the_tutorial_do_what_they_say(tmp_path: Path) -> None:
-    """They run one after the other in a process of their own: Spark takes relative paths from where its JVM began.
-
-    ``make test`` runs the README alone.
-    """
+    """They run one after the other in a process of their own: Spark takes relative paths from where its JVM began."""
     programs = [program(document, here=True) for document in ("README.md", "docs/tutorial.md")]
-    scripts = [script for script, _ in programs]
-    (tmp_path / "document.py").write_text(ASIDE.join(sampled(scripts, [scripts[0], ""])))
+    (tmp_path / "document.py").write_text(ASIDE.join(script for script, _ in programs))
     environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
     command = [sys.executable, "document.py"]
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     readme, tutorial = run.stdout.split("<next>\n")
     check_printed(readme, programs[0][1])
-    if EVERY:
-        check_tutorial(tmp_path, tutorial, programs[1][1])
+    check_tutorial(tmp_path, tutorial, programs[1][1])
 
 
 def test_the_readme_leads_to_its_pages_and_shows_the_job_of_init() -> None:
