@@ -1,6 +1,6 @@
 """Documents on a broker: the job from Debezium's events to PostgreSQL, programs of docs/first-job.md, a notebook.
 
-Notebooks of files: tests/api/test_examples.py.
+A notebook of files: tests/api/test_notebooks.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The examples: a job in the session of the tests; in ``make faults`` each as its README says, and notebooks of files."""
+"""The examples: a job in the session of the tests; in ``make faults`` each as its README says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.notebooks import executed, kept, shown
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
 
@@ -79,13 +78,3 @@ def test_each_command_does_what_it_says(tmp_path: Path) -> None:
         assert [line for line in text.splitlines() if line.startswith("(")] == wanted
     rows = re.findall(r"^\|(\d+) *\|([\d.]+) *\|([\w ]+?) *\|", printed[4], re.MULTILINE)
     assert rows == [("1", "10.0", "Ada Lovelace"), ("2", "26.0", "Ada Lovelace")]
-
-
-@pytest.mark.nightly
-@pytest.mark.spark
-@pytest.mark.parametrize("name", ["first_join", "exact_sums"])
-def test_a_notebook_shows_what_it_shows(name: str, tmp_path: Path) -> None:
-    """In a kernel of its own."""
-    texts = shown(kept(name))
-    assert len(texts) > 2
-    assert shown(executed(name, tmp_path)) == texts
