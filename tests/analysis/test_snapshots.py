@@ -20,11 +20,10 @@ from fkjoin import Table, TopologyError, fk_join, read_state
 from fkjoin.analysis.snapshots import _is_one_of
 from fkjoin.sinks import Kafka
 from fkjoin.testing import REORDER, Driver
+from tests.support.plans.topologies import Sources
 from tests.support.queries import run, table_of, values, write_lines
 
 pytestmark = pytest.mark.usefixtures("small_tables")
-
-ORDERS = "id string, customer bigint, n int, lsn bigint, op string"
 
 
 def snapshot(folder: Path, **columns: Any) -> Path:
@@ -37,9 +36,7 @@ def snapshot(folder: Path, **columns: Any) -> Path:
 
 
 def orders(spark: SparkSession, folder: Path) -> Table:
-    (folder / "orders").mkdir(exist_ok=True)
-    about: Any = {"key": "id", "version": "lsn", "deleted": "op = 'd'", "name": "orders"}
-    return Table.from_files(spark, folder / "orders", schema=ORDERS, format="json", **about)
+    return Sources(spark, folder, {}).files("orders", "id", "id string, customer bigint, n int")
 
 
 def taken(folder: Path) -> Path:

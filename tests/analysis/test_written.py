@@ -16,7 +16,6 @@ from pyspark.sql import Row, SparkSession
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.aggregates import count
 from fkjoin.errors import FkJoinError
-from fkjoin.sinks import Parquet
 from tests.support.orders import History, batch_join, tables
 from tests.support.queries import run, table_of, values
 from tests.support.sessions import small
@@ -31,16 +30,14 @@ def settings(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_join_that_was_written_is_read_as_it_is_through_changes_of_both_sides_and_restarts(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Right rows change under the same version of the left row, and batches are there before the second job begins."""
+    """Right rows change under the same version of the left row, and a batch is there before the second job begins."""
     history, rows = History(tmp_path), list[Row]()
     unfinished = tmp_path / "first" / "_unfinished" / "batch=99999999-x"
-    for turn in range(3):
-        history.write(40)
+    for _ in range(2):
+        history.write(80)
         orders, customers = tables(spark, tmp_path)
         joiner = ["left.items", "right.region"]
         written(fk_join(orders, customers, "customer_id", joiner=joiner, name="first"), tmp_path, "first")
-        if turn == 0:
-            continue
         unfinished.mkdir(parents=True)
         (unfinished / "part-1.parquet").write_text("no Parquet yet")
         second = Table.from_fkjoin(spark, tmp_path / "first")
@@ -125,13 +122,10 @@ def test_a_folder_that_a_query_reads_or_another_one_writes_to_is_refused_and_not
     ):
         with pytest.raises(FkJoinError, match=says):
             refused.to_parquet(place, checkpoint=tmp_path / "other-ck", **NOW)
-        with pytest.raises(FkJoinError, match=says):
-            refused.to(Parquet(place), checkpoint=tmp_path / "other-ck", **NOW)
     job = tmp_path / "job.toml"
-    for path in ("/kept", "/kept/below"):
-        job.write_text(JOB.replace("/out", path).replace("{folder}", str(tmp_path)))
-        with pytest.raises(FkJoinError, match=r"sinks\.out\.path: the table is read from"):
-            fkjoin_here("run", "--check", job)
+    job.write_text(JOB.replace("/out", "/kept/below").replace("{folder}", str(tmp_path)))
+    with pytest.raises(FkJoinError, match=r"sinks\.out\.path: the table is read from"):
+        fkjoin_here("run", "--check", job)
     job.unlink()
     (tmp_path / "spark.log").unlink(missing_ok=True)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -187,7 +181,6 @@ def test_columns_are_kept_and_new_ones_are_reported_once(
         write("b", "id string, lsn bigint, n bigint, more string")
         said = ["table kept: its files have a new field more"]
         assert read() == (said, {"a": 1, "b": 1})
-        assert read()[0] == []
         assert Table.from_fkjoin(spark, tmp_path / "kept")._planned.rest == ("n", "more"), "those of the newest batch"
         write("c", "id string, lsn bigint, more string")
-        assert read() == ([], {"a": 1, "b": 1, "c": None}), "a column is not lost"
+        assert read() == ([], {"a": 1, "b": 1, "c": None}), "a column is not lost, and one that is known not told again"

@@ -24,7 +24,6 @@ from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.kafka.connection import Connection
 from fkjoin.kafka.internal import StageQuery
-from fkjoin.lowering.table_plan import TablePlan
 from fkjoin.sessions.settings import (
     _AT_START,
     _DEFAULTS,
@@ -42,7 +41,6 @@ from fkjoin.spark.schemas import struct_column
 from fkjoin.spark.trigger import arguments_of, interval_ms
 from tests.support.job_files import GOOD
 from tests.support.orders import tables
-from tests.support.sessions import small
 
 Sides = tuple[Table, Table]
 
@@ -230,13 +228,11 @@ def test_the_time_between_batches_is_told_by_every_interval_and_by_nothing_else(
     assert [interval_ms(when) for when in others] == [None] * 5
 
 
-@pytest.mark.parametrize("given", WRONG)
-def test_another_text_is_refused(given: Any) -> None:
-    with pytest.raises(TopologyError, match=r'^trigger: .+ is neither "available-now" nor an interval such as "10 seconds"'):
-        arguments_of(given)
+def test_a_program_and_a_job_file_take_and_refuse_the_same_texts(tmp_path: Path) -> None:
+    for wrong in WRONG:
+        with pytest.raises(TopologyError, match=r'^trigger: .+ is neither "available-now" nor an interval such as "10 s'):
+            arguments_of(wrong)
 
-
-def test_a_job_file_takes_and_refuses_the_same_texts(tmp_path: Path) -> None:
     def job_with(text: str) -> JobSection:
         (tmp_path / "job.toml").write_text(GOOD.replace('"available-now"', f'"{text}"'))
         return read_job(tmp_path / "job.toml")
@@ -257,30 +253,18 @@ class NoTopics:
         raise AssertionError("the trigger is looked at first")
 
 
-def stage_of(table: TablePlan) -> StageQuery:
-    return StageQuery("stage", table.spark, table.rows, NoTopics())
-
-
-STARTS: dict[str, Callable[[Table, Path, Any], Any]] = {
-    "to_parquet": lambda table, folder, trigger: table.to_parquet(folder / "out", checkpoint=folder / "ck", trigger=trigger),
-    "to": lambda table, folder, trigger: table.to(Parquet(folder / "out"), checkpoint=folder / "ck", trigger=trigger),
-    "stage": lambda table, folder, trigger: stage_of(table._plan).start(folder / "ck", trigger=trigger),
-}
-
-
-@pytest.fixture
-def rows(spark: SparkSession, tmp_path: Path) -> Table:
-    small(spark, tmp_path)
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "1.json").write_text('{"id": "a", "lsn": 1}\n')
-    return Table.from_files(spark, tmp_path / "in", key="id", version="lsn", schema="id string, lsn bigint")
-
-
-def test_every_start_refuses_a_wrong_text_before_it_makes_anything(rows: Table, tmp_path: Path) -> None:
-    for start in STARTS.values():
+def test_every_start_refuses_a_wrong_text_before_it_makes_anything(orders: Table, tmp_path: Path) -> None:
+    out, checkpoint, trigger = tmp_path / "out", tmp_path / "ck", "10 sconds"
+    stage = StageQuery("stage", orders._plan.spark, orders._plan.rows, NoTopics())
+    starts: list[Callable[[], Any]] = [
+        lambda: orders.to_parquet(out, checkpoint=checkpoint, trigger=trigger),
+        lambda: orders.to(Parquet(out), checkpoint=checkpoint, trigger=trigger),
+        lambda: stage.start(checkpoint, trigger=trigger),
+    ]
+    for start in starts:
         with pytest.raises(TopologyError, match="^trigger: '10 sconds' is neither"):
-            start(rows, tmp_path, "10 sconds")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+            start()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_spark_takes_the_intervals_that_are_taken_and_no_other(spark: SparkSession) -> None:

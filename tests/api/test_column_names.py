@@ -96,24 +96,15 @@ ORDER = {KEY: "o1", FK: "c1", **{name: f"{name}!" for name in NASTY}, "lsn.x": 1
 CUSTOMER = {RIGHT: "c1", **{f"r{name}": place for place, name in enumerate(NASTY)}, "lsn.x": 1}
 
 
+OF_ORDERS: dict[str, Any] = {"key": quoted(KEY), "version": ["lsn.x"], "deleted": "`op``x` = 'd'"}
+
+
 def files(spark: SparkSession, folder: Path, kind: str) -> tuple[Table, Table]:
-    """Orders and customers, as files of that kind; ``json by Spark`` has an option that leaves the lines to Spark."""
-    for name, row in (("orders", ORDER), ("customers", CUSTOMER)):
-        (folder / name).mkdir()
-        rows = [row, {**row, (KEY if name == "orders" else RIGHT): "other"}]
-        if kind == "parquet":
-            pq.write_table(pa.Table.from_pylist(rows), folder / name / "1.parquet")
-        elif kind == "csv":
-            write_csv(pa.Table.from_pylist(rows), folder / name / "1.csv")
-        else:
-            write_lines(folder / name, "1", rows)
+    """Orders and customers, as lines; ``json by Spark`` has an option that leaves them to Spark."""
+    for name, key, row in (("orders", KEY, ORDER), ("customers", RIGHT, CUSTOMER)):
+        write_lines(folder / name, "1", [row, {**row, key: "other"}])
     more: dict[str, Any] = {"options": {"mode": "PERMISSIVE"}} if kind == "json by Spark" else {}
-    if kind == "csv":
-        more = {"options": {"escape": '"', "ignoreLeadingWhiteSpace": "false"}}
-    name = kind if kind in ("csv", "parquet") else "orders"
-    orders = Table.from_files(
-        spark, folder / "orders", key=quoted(KEY), version=["lsn.x"], deleted="`op``x` = 'd'", name=name, **more
-    )
+    orders = Table.from_files(spark, folder / "orders", **OF_ORDERS, **more)
     customers = Table.from_files(spark, folder / "customers", key=RIGHT, version="`lsn.x`", name="customers", **more)
     assert (orders._plan.undecoded is None) == (kind != "json")
     return orders, customers
@@ -215,14 +206,16 @@ def _less(key: Any, value: Any, aggregate: Any) -> Any:
 
 @pytest.mark.usefixtures("settings")
 def test_any_name_can_be_read_from_other_files(spark: SparkSession, tmp_path: Path) -> None:
-    tables = []
-    for kind in ("csv", "parquet"):
+    written = pa.Table.from_pylist([ORDER, {**ORDER, KEY: "other"}])
+    for kind, write in (("csv", write_csv), ("parquet", pq.write_table)):
         (tmp_path / kind).mkdir()
-        tables.append(files(spark, tmp_path / kind, kind)[0])
-    columns = [quoted(name) for name in tables[0]._planned.rest]
-    csv_rows, parquet_rows = (table.changes.select(*columns) for table in tables)
-    rows = run(csv_rows.unionByName(parquet_rows), tmp_path / "ck").rows
-    assert [row.asDict() for row in rows] == [{name: ORDER[name] for name in tables[0]._planned.rest}] * 4
+        write(written, tmp_path / kind / f"1.{kind}")
+    quotes = {"escape": '"', "ignoreLeadingWhiteSpace": "false"}
+    of_csv = Table.from_files(spark, tmp_path / "csv", options=quotes, **OF_ORDERS)
+    of_parquet = Table.from_files(spark, tmp_path / "parquet", **OF_ORDERS)
+    columns = [quoted(name) for name in of_csv._planned.rest]
+    rows = run(of_csv.changes.select(*columns).unionByName(of_parquet.changes.select(*columns)), tmp_path / "ck").rows
+    assert [row.asDict() for row in rows] == [{name: ORDER[name] for name in of_csv._planned.rest}] * 4
 
 
 def test_any_name_works_in_formats_of_topics_by_workers_and_by_spark(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""The examples, each as its README says: one, and in ``make faults`` the others."""
+"""The examples: a job in the session of the tests; in ``make faults`` each as its README says."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from tests.support.places import ROOT
-from tests.support.sampling import sampled
 from tests.support.sessions import short_lived
 
 EXAMPLES = ROOT / "examples"
@@ -23,39 +22,28 @@ README = (EXAMPLES / "README.md").read_text()
 COMMANDS = dict(re.findall(r"^\| `(\w+)` \|.*\| `((?:fkjoin|python) [^`]+)` \|$", README, re.MULTILINE))
 
 
-RUNS = sampled(["orders", "regions", "sqlite", "sqlite", "debezium"], ["orders"])
-
-
-class Ran(NamedTuple):
-    """The folder in which the examples ran, and what each run printed."""
-
-    checkout: Path
-    printed: dict[str, list[str]]
-
-
-def python(checkout: Path, *arguments: str) -> str:
-    """Run a program, and return what it prints."""
-    command = [sys.executable, *arguments]
+def program(checkout: Path, name: str) -> str:
+    """Run the command of an example in a process of its own, and return what it prints."""
+    word, *arguments = COMMANDS[name].split()
+    module = [] if word == "python" else ["-m", "fkjoin"]
+    command = [sys.executable, *module, *arguments]
     done = subprocess.run(command, cwd=checkout, env=short_lived(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """Each command in a process of its own."""
-    checkout, printed = tmp_path_factory.mktemp("checkout"), defaultdict[str, list[str]](list)
-    shutil.copytree(EXAMPLES, checkout / "examples")
-    for name in RUNS:
-        program, *arguments = COMMANDS[name].split()
-        module = [] if program == "python" else ["-m", "fkjoin"]
-        printed[name].append(python(checkout, *module, *arguments))
-    return Ran(checkout, printed)
-
-
 def changes(folder: Path) -> list[dict[str, Any]]:
     files = sorted(folder.glob("batch=*/*.parquet"))
     return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def require_orders(folder: Path) -> None:
+    rows = {row["order_id"]: (row["amount"], row["name"], row["tier"]) for row in changes(folder)}
+    assert rows == {
+        "o1": (10.0, "Ada Lovelace", "gold"),
+        "o2": (25.0, "Ada Lovelace", "gold"),
+        "o4": (80.0, None, None),
+    }
 
 
 def test_every_example_is_in_the_list() -> None:
@@ -65,36 +53,28 @@ def test_every_example_is_in_the_list() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)) == notebooks
 
 
-@pytest.mark.faults
-@pytest.mark.spark
-def test_orders(ran: Ran) -> None:
-    found = changes(ran.checkout / "build/examples/orders/joined")
-    assert {row["order_id"]: (row["amount"], row["name"], row["tier"]) for row in found} == {
-        "o1": (10.0, "Ada Lovelace", "gold"),
-        "o2": (25.0, "Ada Lovelace", "gold"),
-        "o4": (80.0, None, None),
-    }
+def test_a_job_of_files_with_places_of_its_own(fkjoin_here: Callable[..., str], tmp_path: Path) -> None:
+    text = (EXAMPLES / "orders" / "job.toml").read_text()
+    text = text.replace('"examples/', f'"{EXAMPLES}/').replace('"build/', f'"{tmp_path}/')
+    (tmp_path / "job.toml").write_text(text)
+    fkjoin_here("run", tmp_path / "job.toml")
+    require_orders(tmp_path / "examples" / "orders" / "joined")
 
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_regions(ran: Ran) -> None:
-    (row,) = DeltaTable(ran.checkout / "build/examples/regions/table").to_pyarrow_table().to_pylist()
+def test_each_command_does_what_it_says(tmp_path: Path) -> None:
+    """SQLite's is run again."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    names = ("orders", "regions", "sqlite", "sqlite", "debezium")
+    printed = [program(tmp_path, name) for name in names]
+    built = tmp_path / "build" / "examples"
+    require_orders(built / "orders" / "joined")
+    (row,) = DeltaTable(built / "regions" / "table").to_pyarrow_table().to_pylist()
     assert row == {"region": "north", "items": 3, "revenue": 35.0}
-    assert [change["items"] for change in changes(ran.checkout / "build/examples/regions/changes")] == [3]
-
-
-@pytest.mark.nightly
-@pytest.mark.spark
-def test_sqlite(ran: Ran) -> None:
-    """Also when it is run again."""
+    assert [change["items"] for change in changes(built / "regions" / "changes")] == [3]
     wanted = ["('o1', 10.0, 'Ada Lovelace')", "('o2', 25.0, 'Ada Lovelace')", "('o4', 80.0, None)"]
-    assert [[line for line in one.splitlines() if line.startswith("(")] for one in ran.printed["sqlite"]] == [wanted] * 2
-
-
-@pytest.mark.nightly
-@pytest.mark.spark
-def test_debezium(ran: Ran) -> None:
-    (printed,) = ran.printed["debezium"]
-    rows = re.findall(r"^\|(\d+) *\|([\d.]+) *\|([\w ]+?) *\|", printed, re.MULTILINE)
+    for text in printed[2:4]:
+        assert [line for line in text.splitlines() if line.startswith("(")] == wanted
+    rows = re.findall(r"^\|(\d+) *\|([\d.]+) *\|([\w ]+?) *\|", printed[4], re.MULTILINE)
     assert rows == [("1", "10.0", "Ada Lovelace"), ("2", "26.0", "Ada Lovelace")]

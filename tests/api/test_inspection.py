@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import fkjoin
 from fkjoin import Table, TopologyError, fk_join, window
 from fkjoin import aggregates as agg
+from fkjoin.events import Enriched
 from fkjoin.sinks import preview
 from fkjoin.table import HABITS
 from tests.support.queries import write_lines
@@ -248,9 +249,11 @@ def test_a_stream_of_ones_own_and_learned_columns_are_previewed(spark: SparkSess
     assert shown(learned.preview()) == [("o1", 10.0, "c1"), ("o2", 25.0, "c2")]
 
 
-def test_a_table_is_not_made_by_its_class(orders: Table) -> None:
+def test_tables_and_events_are_not_made_by_their_classes() -> None:
     with pytest.raises(TypeError, match=r"^make a Table with Table\.from_files, from_kafka, from_delta, from_stream or"):
-        type(orders)()
+        Table()
+    with pytest.raises(TypeError, match="write table.enrich"):
+        Enriched()
 
 
 def test_a_notebook_shows_the_picture_and_the_columns_with_their_types(orders: Table) -> None:

@@ -15,10 +15,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as F
 
 from fkjoin import FkJoinError, StateReader, Table, fk_join, read_state
-from fkjoin import aggregates as agg
 from fkjoin.checkpoint.entries import look_up, remarks
 from fkjoin.checkpoint.saved import entries, saved_stores
 from fkjoin.checkpoint.stores import named
@@ -26,11 +24,11 @@ from fkjoin.checkpoint.upkeep import rebuild, verify
 from fkjoin.errors import SessionError
 from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
 from fkjoin.sessions.settings import BUCKETS, EXCLUDED, LATENCY, PARTITIONS
-from fkjoin.spark.buckets import spark_hash
 from fkjoin.stages.counters import metrics_name
-from fkjoin.testing import CRASH, Driver
-from tests.support.driven import Change, feed
+from fkjoin.testing import Driver
+from tests.support.driven import feed
 from tests.support.orders import History, batch_join, tables
+from tests.support.plans.topologies import Sources
 from tests.support.queries import run, table_of, values, write_lines
 from tests.support.sessions import small
 
@@ -38,12 +36,6 @@ from tests.support.sessions import small
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path, partitions=2)
-
-
-def test_the_hash_is_sparks(spark: SparkSession) -> None:
-    values = [0, 1, -1, 77, 2**31 - 1, -(2**31)]
-    found = spark.createDataFrame([(value,) for value in values], "v int").select(F.hash("v")).collect()
-    assert [row[0] for row in found] == [spark_hash(value) for value in values]
 
 
 def test_a_query_goes_on_from_its_checkpoint_with_its_index_lost_or_too_old(spark: SparkSession, tmp_path: Path) -> None:
@@ -183,17 +175,18 @@ def test_stores_of_a_shared_operator_are_read_verified_and_rebuilt(spark: SparkS
     assert {path.name for path in (checkpoint / "state").iterdir()} == {"0", "1"}  # Spark makes rows of a kept join
     assert [store.name for store in saved_stores(spark, checkpoint)] == STORES
     with StateReader(checkpoint, "kept") as reader:
-        for _ in range(2):
-            wanted = regions(history)
-            rows = reader.get_many(list(wanted))
-            assert {row["order_id"]: row["region"] for row in rows if row is not None} == wanted
-            saved = read_state(spark, checkpoint, "kept").collect()
-            assert {row.order_id: row.region for row in saved} == wanted
-            history.write(40)
-            write(counts(spark, tmp_path), tmp_path)
-            reader.refresh()
+        rows = reader.get_many(list(history.orders))
+        assert {row["order_id"]: row["region"] for row in rows if row is not None} == regions(history)
+        history.write(40)
+        write(counts(spark, tmp_path), tmp_path)
+        reader.refresh()
+        wanted = regions(history)
+        rows = reader.get_many(list(wanted))
+        assert {row["order_id"]: row["region"] for row in rows if row is not None} == wanted
+    saved = read_state(spark, checkpoint, "kept").collect()
+    assert {row.order_id: row.region for row in saved} == wanted
     totals = {row.region: row["count"] for row in read_state(spark, checkpoint, "counts").collect()}
-    numbers = [region for region in regions(history).values() if region is not None]
+    numbers = [region for region in wanted.values() if region is not None]
     assert totals == {region: numbers.count(region) for region in numbers}
     assert verify(spark, checkpoint) == []
     assert len(rebuild(spark, checkpoint, str(tmp_path / "index"))) == len(STORES)
@@ -230,111 +223,39 @@ def test_low_latency_is_one_bucket_unless_a_user_sets_their_number(spark: SparkS
         spark.conf.unset(LATENCY)
 
 
-Sides = tuple[Table, Table]
-
-
-@pytest.fixture
-def sides(spark: SparkSession, tmp_path: Path) -> Sides:
-    """Orders and payments."""
-    schemas = {
-        "orders": "id string, amount int, buyer string, lsn bigint",
-        "payments": "order_id string, paid int, lsn bigint",
-    }
-    sides = []
-    for name, schema in schemas.items():
-        (tmp_path / name).mkdir()
-        about: Any = {"key": schema.split()[0], "version": "lsn", "format": "json"}
-        sides.append(Table.from_files(spark, tmp_path / name, schema=schema, **about))
-    return sides[0], sides[1]
-
-
-def order(key: str, amount: int) -> Change:
-    return "orders", key, {"amount": amount, "buyer": "b"}
-
-
-def payment(key: str, paid: int) -> Change:
-    return "payments", key, {"paid": paid}
-
-
-CHANGES = [order("x", 0), order("y", 1), order("z", 2), payment("x", 5), payment("w", 6)]
-
-
-def after(table: Table) -> dict[Any, Any]:
-    driver = Driver(table)
-    feed(driver, CHANGES)
-    driver.run(CRASH)
-    return driver.table
-
-
-@pytest.mark.parametrize(("how", "keys"), [("inner", "x"), ("left", "xyz"), ("outer", "wxyz")])
-def test_it_has_the_keys_of_its_kind(sides: Sides, how: Any, keys: str) -> None:
-    orders, payments = sides
-    assert orders.join(payments, how=how).columns == ["id", "left", "right"]
-    joiner = ["left.amount", "right.paid"]
-    table = after(orders.join(payments, how=how, joiner=joiner, validate=True))
-    assert sorted(table) == list(keys)
-    assert table["x"] == {"amount": 0, "paid": 5}
-
-
-def test_views_aggregates_and_joins_read_a_join(sides: Sides) -> None:
-    orders, payments = sides
-    both = orders.join(payments, how="outer", name="both", validate=True)
-    unpaid = both.filter("right is null", name="unpaid").map_values("left.amount", name="amounts")
-    sums = both.group_by("left.buyer", name="sums").agg(paid=agg.sum("right.paid"), n=agg.count())
-    again = sums.join(sums.map_values("n as m", name="numbers"), joiner=["left.*", "right.m"])
-    assert after(unpaid) == {"y": {"amount": 1}, "z": {"amount": 2}}
-    assert after(again) == {"b": {"paid": 5, "n": 3, "m": 3}}
-
-
 def dear(left: Any, right: Any) -> str | None:
     """A joiner that is Spark's: null, which is no result, and an exception."""
     if left is not None and left.amount == 7:
         raise ValueError("no")
-    return None if left is None or left.amount == 0 else f"{left.amount}/{right and right.paid}"
+    return None if left is None or left.amount == 0 else f"{left.amount}/{right and right.amount}"
 
 
-DEAR = [{"x": "1/None", "y": "2/None"}, {"x": "1/None", "y": "4/None"}, {"x": "5/None", "y": "4/3"}]
-SHARES = [{"x": 100, "y": 50}, {"x": 100, "y": 25}, {"x": 20, "y": 25}]
-
-
-@pytest.mark.parametrize(
-    ("joiner", "bad", "shown", "reason", "stages"),
-    [
-        pytest.param(dear, 7, DEAR, "ValueError: no", ["pair", "resolve"], id="function"),
-        pytest.param("100 / left.amount as value", 0, SHARES, "zero", ["pair"], id="column"),
-    ],
-)
-def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(
-    sides: Sides, joiner: Any, bad: int, shown: list[Any], reason: str, stages: list[str]
-) -> None:
-    """A function, behind which a second stage stands, and an expression of the workers."""
-    joined = sides[0].join(sides[1], how="left", joiner=joiner, name="joined", validate=True)
+def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(spark: SparkSession, tmp_path: Path) -> None:
+    """A function, behind which a second stage stands.  An expression of the workers: tests/stages/test_pair.py."""
+    sources = Sources(spark, tmp_path, {})
+    joined = sources.orders.join(sources.returns, how="left", joiner=dear, name="joined", validate=True)
     driver, tables = Driver(joined), []
-    for batch in (
-        [order("x", 1), order("y", 2)],
-        [order("x", bad), order("y", 4)],
-        [payment("y", 3), order("x", 5)],
-    ):
-        feed(driver, batch)
+    for orders, returns in (({"x": 1, "y": 2}, {}), ({"x": 7, "y": 4}, {}), ({"x": 5}, {"y": 3})):
+        feed(driver, [("orders", key, {"amount": amount}) for key, amount in orders.items()])
+        feed(driver, [("returns", key, {"amount": amount}) for key, amount in returns.items()])
         driver.run()
         tables.append({key: row["value"] for key, row in driver.table.items()})
-    assert tables == shown
+    assert tables == [
+        {"x": "1.0/None", "y": "2.0/None"},
+        {"x": "1.0/None", "y": "4.0/None"},
+        {"x": "5.0/None", "y": "4.0/3.0"},
+    ]
     (letter,) = driver.dead_letters
-    assert (letter["table"], json.loads(bytes(letter["key"]))) == ("joined", {"id": "x"})
+    assert (letter["table"], json.loads(bytes(letter["key"]))) == ("joined", {"order_id": "x"})
     assert driver.count["dead-letters"] == 1
-    assert reason.lower() in letter["reason"].lower()
-    assert re.findall(r"Sub-topology: \d +(\w+) .*store", joined.describe()) == stages
+    assert "ValueError: no" in letter["reason"]
+    assert re.findall(r"Sub-topology: \d +(\w+) .*store", joined.describe()) == ["pair", "resolve"]
 
 
-def test_with_a_foreign_key_it_is_fk_join(sides: Sides) -> None:
-    orders, payments = sides
-    more: Any = {"joiner": "right.paid", "name": "joined", "emit": "on-update"}
-    by_method = orders.join(payments, on="buyer", how="left", **more)
-    by_function = fk_join(orders, payments, "buyer", "left", **more)
+def test_with_a_foreign_key_it_is_fk_join(spark: SparkSession, tmp_path: Path) -> None:
+    orders, customers = tables(spark, tmp_path)
+    more: Any = {"joiner": "right.region", "name": "joined", "emit": "on-update"}
+    by_method = orders.join(customers, on="customer_id", how="left", **more)
+    by_function = fk_join(orders, customers, "customer_id", "left", **more)
     assert by_method._planned.node == by_function._planned.node
     assert by_method.describe() == by_function.describe()
-
-
-def test_stars_are_the_columns_of_both_sides(sides: Sides) -> None:
-    joined = sides[0].join(sides[1], joiner=["left.*", "right.*"])
-    assert joined.columns == ["id", "amount", "buyer", "paid"]

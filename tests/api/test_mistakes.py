@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,22 +71,7 @@ def named(row: Any) -> Any:
     return {"c1": 1}[row.customer + "?"]
 
 
-def killed(key: Any, row: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-class FullDisk:
-    place = "disk"
-
-    def begin(self, table: Any) -> Any:
-        def write(batch: Any, query: str, number: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        return write
-
-
 AGAIN = "start the query again: it continues with this batch"
-NEW = "start this version of the job with a new checkpoint and an empty target, or go back to what the checkpoint was made with"
 ELSEWHERE = "make that folder, or give another place"
 LEARNED = (
     "learned: give schema= with the types that most lines have; if a query has read these files before, give schema= as "
@@ -126,58 +109,25 @@ WHILE_BUILDING: dict[str, Callable[[Shop], object]] = {
 }
 """Mistakes that the session notices, by their messages; ``tests/api/test_ways_out_while_building.py`` has more."""
 
-IN_A_BATCH: dict[str, tuple[Callable[[Shop], object], str]] = {
-    "an extractor that throws": (
-        lambda shop: shop.run(shop.joined(customer_of, on_error="fail")),
-        "query joined failed: extractor of orders, key o1: KeyError: 'c1?' (test_mistakes.py, line N, in named: "
-        'return {"c1": 1}[row.customer + "?"])\n'
-        "where: batch 0 of checkpoint FOLDER/ck\n"
-        f'what to do: set such rows aside, with on_error="dead-letter" for the table; or fix what is wrong; then {AGAIN}',
-    ),
-    "a sink that throws": (
-        lambda shop: shop.joined().to(FullDisk(), checkpoint=shop.folder / "ck", **NOW).awaitTermination(),
-        "query joined failed: sink disk: OSError: [Errno 28] No space left on device\n"
-        "where: batch 0 of checkpoint FOLDER/ck; test_mistakes.py, line N, in write: "
-        'raise OSError(28, "No space left on device")\n'
-        f"what to do: make room on that disk, and {AGAIN}",
-    ),
-    "a worker that is killed": (
-        lambda shop: shop.run(shop.joined(killed)),
-        "query joined failed: Python worker exited unexpectedly (crashed). Consider setting "
-        "'spark.sql.execution.pyspark.udf.faulthandler.enabled' or'spark.python.worker.faulthandler.enabled' configuration to "
-        "'true' for the better Python traceback.\n"
-        "where: batch 0 of checkpoint FOLDER/ck\n"
-        "what to do: give the session more memory (spark.driver.memory, spark.executor.memory, for Python "
-        f"spark.executor.memoryOverhead), and {AGAIN}; limits such as maxOffsetsPerTrigger hold from the batch after it",
-    ),
-}
-
 
 def test_a_mistake_while_building_has_its_message(shop: Shop) -> None:
     assert [shop.refusal(make) for make in WHILE_BUILDING.values()] == list(WHILE_BUILDING)
 
 
-@pytest.mark.parametrize(
-    "mistake",
-    ["an extractor that throws", *(pytest.param(name, marks=pytest.mark.nightly) for name in list(IN_A_BATCH)[1:])],
-)
-def test_a_query_that_fails_says_why_where_and_what_to_do(shop: Shop, mistake: str) -> None:
-    make, says = IN_A_BATCH[mistake]
-    assert shop.refusal(make) == says
+def test_a_query_that_fails_says_why_where_and_what_to_do(shop: Shop) -> None:
+    """Other causes: tests/checkpoint/test_failure.py."""
+    assert shop.refusal(lambda shop: shop.run(shop.joined(customer_of, on_error="fail"))) == (
+        "query joined failed: extractor of orders, key o1: KeyError: 'c1?' (test_mistakes.py, line N, in named: "
+        'return {"c1": 1}[row.customer + "?"])\n'
+        "where: batch 0 of checkpoint FOLDER/ck\n"
+        f'what to do: set such rows aside, with on_error="dead-letter" for the table; or fix what is wrong; then {AGAIN}'
+    )
 
 
-def test_a_checkpoint_of_another_job_and_one_that_is_damaged_are_refused(shop: Shop) -> None:
+def test_a_query_with_a_damaged_checkpoint_is_refused(shop: Shop) -> None:
+    """A checkpoint of another job: tests/jobs/test_changed_jobs.py and tests/jobs/test_job.py."""
     shop.run(shop.joined())
     write_lines(shop.folder / "orders", "2", [{"id": "o2", "customer": "c1", "amount": 2, "lsn": 2}])
-    assert shop.refusal(lambda shop: shop.run(shop.joined("upper(customer)"))) == (
-        'checkpoint: FOLDER/ck was made by another job: of store joined-rekey, extractor was "customer" and is now '
-        f'"upper(customer)"; {NEW}'
-    )
-    assert shop.refusal(lambda shop: shop.run(shop.orders().group_by("customer", name="by").count())) == (
-        "checkpoint: FOLDER/ck was made by another job: its operators were joined-rekey, joined-subscription, joined-resolve "
-        "and are now by-regroup, by-aggregate, perhaps by other rules of the optimizer (spark.fkjoin.optimize, "
-        f"spark.fkjoin.optimizer.excludedRules); {NEW}"
-    )
     for file in [*shop.folder.glob("ck/state/0/0/*.changelog"), *shop.folder.glob("ck/state/0/0/*.zip")]:
         file.write_bytes(file.read_bytes()[:50])
     assert shop.refusal(lambda shop: shop.run(shop.joined())) == (

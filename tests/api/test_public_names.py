@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pydoc
-import re
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
@@ -64,13 +62,6 @@ for name in {MODULES!r}:
 def test_an_unknown_name_is_said_to_be_none() -> None:
     with pytest.raises(AttributeError, match="module 'fkjoin' has no attribute 'Tabel'"):
         fkjoin.Tabel  # noqa: B018
-
-
-def test_help_shows_what_is_public() -> None:
-    text = pydoc.plain(pydoc.render_doc(fkjoin.Table))
-    shown = set(re.findall(r"^ \|  (\w+)(?:\(|$)", text, re.MULTILINE))
-    public_names = {name for name in shown if not name.startswith("__")}
-    assert public_names - {"Table"} == set(public(fkjoin.Table))
 
 
 def exported() -> dict[str, type]:

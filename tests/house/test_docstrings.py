@@ -126,7 +126,7 @@ def test_what_is_returned_is_said_and_examples_are_python() -> None:
 def test_examples_of_tests_without_spark_are_true() -> None:
     runner = doctest.DocTestRunner()
     finder = doctest.DocTestFinder()
-    kits = ["JoinTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event"]
+    kits = ["JoinTest", "KeyJoinTest", "EnrichTest", "AggregateTest", "FlatMapTest", "left", "right", "change", "event"]
     for kit in (testing, *map(OF_TESTING.__getitem__, kits)):
         for test in finder.find(kit, kit.__name__, globs=OF_TESTING):
             assert runner.run(test).failed == 0, test.name

@@ -18,6 +18,8 @@ from fkjoin.sessions.settings import EXCLUDED
 from fkjoin.spark.stepped import Stepped
 from fkjoin.testing import Driver
 from tests.support.driven import feed_lines
+from tests.support.plans.topologies import Sources
+from tests.support.sampling import sampled
 from tests.support.sessions import small
 from tests.support.stepped import Reading
 
@@ -80,11 +82,9 @@ THROWS = "10 / coalesce(n, 0)"
 
 def built(spark: SparkSession, folder: Path) -> list[Table]:
     """A mapped table, a view of a join, groups of both, and a join of the join."""
-    about: Any = {"format": "json", "version": "lsn", "deleted": "op = 'd'", "on_error": "fail"}
-    for name in "ab":
-        (folder / name).mkdir()
-    left = Table.from_files(spark, folder / "a", key="id", schema="id string, n int, c int, lsn int, op string", **about)
-    right = Table.from_files(spark, folder / "b", key="c", schema="c int, m int, lsn int, op string", **about)
+    sources = Sources(spark, folder, {})
+    left = sources.files("a", "id", "id string, n int, c int", on_error="fail")
+    right = sources.files("b", "c", "c int, m int", on_error="fail")
     joiner = "10 / coalesce(left.n, 0) + right.m as p"
     joined = fk_join(left, right, "c", "inner", joiner, name="joined")
     some = left.filter("n > 0").map_values([f"{THROWS} as q"], name="mapped")
@@ -95,7 +95,8 @@ def built(spark: SparkSession, folder: Path) -> list[Table]:
     return [some, view, groups, quotients.agg(sum=agg.sum("q")), chain]
 
 
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.faults
+@pytest.mark.parametrize("fast", sampled([True, False], [True]))
 def test_deletes_are_passed_on_by_workers_and_by_spark(spark: SparkSession, tmp_path: Path, fast: bool) -> None:
     """With ``on_error="fail"``: nothing of this is an error.  In memory, with Spark's own expressions."""
     small(spark, tmp_path, buckets=1)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 
 import fkjoin
 from fkjoin import Table, fk_join, read_state
@@ -24,6 +24,7 @@ from fkjoin.checkpoint.upkeep import verify
 from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import CRASH, Driver
 from tests.support.orders import tables
+from tests.support.plans.topologies import Sources
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
 
@@ -94,23 +95,14 @@ def timed(key: str, customer: str, amount: int, at: str, lsn: int) -> dict[str, 
     return {"order_id": key, "customer_id": customer, "amount": amount, "at": time, "sent": time, "lsn": lsn}
 
 
-TIMES = "at timestamp, sent timestamp"
-SCHEMAS = {
-    "orders": f"order_id string, customer_id string, amount bigint, {TIMES}, lsn bigint",
-    "customers": "customer_id string, region string, seen timestamp, lsn bigint",
-}
-
-
-def source(spark: SparkSession, folder: Path, name: str, timestamp: str) -> Table:
-    (folder / name).mkdir(exist_ok=True)
-    schema = SCHEMAS[name]
-    about: Any = {"key": schema.split()[0], "version": "lsn", "timestamp": timestamp}
-    return Table.from_files(spark, folder / name, schema=schema, format="json", name=name, **about)
+ORDERS = "order_id string, customer_id string, amount bigint, at timestamp, sent timestamp"
+CUSTOMERS = "customer_id string, region string, seen timestamp"
 
 
 def windows(spark: SparkSession, folder: Path, idle: str) -> Table:
-    orders = source(spark, folder, "orders", "sent")
-    customers = source(spark, folder, "customers", "seen")
+    sources = Sources(spark, folder, {})
+    orders = sources.files("orders", "order_id", ORDERS, timestamp="sent")
+    customers = sources.files("customers", "customer_id", CUSTOMERS, timestamp="seen")
     joined = orders.join(customers, "customer_id", joiner=["left.at", "left.amount", "right.region"], name="joined")
     key = [fkjoin.window("at", "10 minutes", "5 minutes"), "region"]
     grouped = joined.group_by(key, name="sums", emit="on-close", grace="2 minutes", idle=idle, validate=True)
@@ -147,57 +139,26 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
     write_lines(tmp_path / "orders", "0", [*changed, *first])
     rows = run(table.changes, checkpoint).rows
     assert [end for _, end, *_ in shown(rows)] == ["10:05", "10:05", "10:10", "10:10"]
-    letters = table.dead_letters
-    assert letters is not None
-    assert run(letters, tmp_path / "letters").rows == []
-
     write_lines(tmp_path / "orders", "2", [timed("late", "c1", 100, "10:03", 6), timed("o5", "c1", 9, "10:40", 7)])
     late = run(table.changes, checkpoint, metrics_name("sums"))
     assert late.count["late-dropped"] == 2, "one for each of its windows"
     rows += late.rows
     assert shown(rows) == recomputed([changed[1], *first]), "stream time was kept, and is that of the slower source"
-    dead = run(letters, tmp_path / "letters").rows
-    assert [(one["table"], bytes(one["key"])) for one in dead] == [("sums", b'{"order_id":"late"}')] * 2
     state = saved_stores(spark, checkpoint)
     assert {record["kind"] for record in look_up(state, "sums", "o5")} == {"contribution"}
     assert list(verify(spark, checkpoint)) == []
 
-    last = timed("o6", "c1", 3, "10:31", 8)
-    write_lines(tmp_path / "orders", "3", [last])
-    soon = windows(spark, tmp_path, "8 seconds")
 
-    def collect(frame: DataFrame, _: int) -> None:
-        rows.extend(frame.collect())
-
-    query = soon.changes.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
-    try:
-        until, closed = time.monotonic() + 120, len(rows)
-        while len(rows) == closed and query.isActive and time.monotonic() < until:
-            time.sleep(0.2)
-        assert query.exception() is None
-        assert query.lastProgress is not None
-        sources = [source.description for source in query.lastProgress.sources]
-        assert len(sources) == 3, f"each source once, and the clock: {sources}"
-    finally:
-        query.stop()
-    assert shown(rows[closed:]) == [("10:25", "10:35", "north", 1, 3, 3)], "both sources are idle, and one is at 10:40"
-
-
-def test_a_row_from_the_future_is_a_dead_letter_and_closes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """Timestamps are an expression of Spark's."""
+def test_a_row_from_the_future_closes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Timestamps are an expression of Spark's.  Its dead letter: tests/stages/test_close.py."""
     far = {**timed("far", "c1", 1, "10:00", 1), "at": "2100-01-01T00:00:00Z", "sent": "2100-01-01T00:00:00Z"}
     more = [timed("o1", "c1", 1, "10:01", 2), timed("o2", "c1", 1, "10:02", 3), timed("o3", "c1", 1, "10:30", 4)]
     write_lines(tmp_path / "orders", "0", [far, *more])
-    orders = source(spark, tmp_path, "orders", "sent + make_interval(0)")
+    orders = Sources(spark, tmp_path, {}).files("orders", "order_id", ORDERS, timestamp="sent + make_interval(0)")
     grouped = orders.group_by(fkjoin.window("at", "10 minutes"), name="sums", emit="on-close", ahead="1 hour")
     table = grouped.agg(rows=agg.count())
     rows = run(table.changes, tmp_path / "ck").rows
     assert [(f"{row['window_end']:%H:%M}", row["rows"]) for row in rows] == [("10:10", 2)]
-    letters = table.dead_letters
-    assert letters is not None
-    (dead,) = run(letters, tmp_path / "letters").rows
-    assert bytes(dead["key"]) == b'{"order_id":"far"}'
-    assert "3600 s ahead of the batch's time" in dead["reason"]
 
 
 def test_windows_close_in_the_driver_by_its_clock(spark: SparkSession, tmp_path: Path) -> None:
@@ -222,6 +183,6 @@ def test_windows_close_in_the_driver_by_its_clock(spark: SparkSession, tmp_path:
     order("o4", 3)
     driver.run()
     assert driver.count["late-dropped"] == 2
-    assert [(one["table"], one["reason"]) for one in driver.dead_letters] == [
-        ("sums", "group_by sums: the window was closed")
-    ] * 2
+    letter = "sums", b'{"order_id":"o4"}', "group_by sums: the window was closed"
+    letters = [(one["table"], bytes(one["key"]), one["reason"]) for one in driver.dead_letters]
+    assert letters == [letter] * 2

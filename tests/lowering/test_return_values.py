@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, LongType, StringType, StructType
 
-from fkjoin import Table, fk_join
+from fkjoin import fk_join
 from fkjoin.spark.returned import as_type
 from fkjoin.testing import Driver
+from tests.support.plans.topologies import Sources
 
 PAIR = StructType().add("a", LongType()).add("b", StringType())
 
@@ -54,12 +55,8 @@ def test_the_rest_is_told(value: Any, kind: DataType) -> None:
 
 
 def test_rows_are_set_aside_and_the_rest_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    about: Any = {"format": "json", "version": "lsn"}
-    left = Table.from_files(spark, tmp_path / "a", key="id", schema="id string, lsn int", **about)
-    right = Table.from_files(spark, tmp_path / "b", key=["c", "d"], schema="c int, d string, lsn int", **about)
-
+    sources = Sources(spark, tmp_path, {})
+    left, right = sources.files("a", "id", "id string"), sources.files("b", "c, d", "c int, d string")
     returned = {
         "listed": [1, "x"],
         "nothing": None,

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, read_state
+from fkjoin import read_state
 from fkjoin.checkpoint.entries import look_up
 from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.jobs.job import Job
@@ -20,12 +20,12 @@ from fkjoin.jobs.job_operators import OperatorSection
 from fkjoin.jobs.job_sections import JobSection
 from fkjoin.jobs.job_tables import job_tables
 from fkjoin.lowering.operators import OPERATORS, Operator
-from fkjoin.plan.base import manifest
 from fkjoin.spark.specs import STAGES
 from fkjoin.testing import CRASH, DUPLICATE, REORDER, Driver
 from tests.support.distinct import DistinctSpec, distinct, plan_distinct
 from tests.support.job_files import job, run_queries
 from tests.support.places import ROOT
+from tests.support.plans.topologies import Sources
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
@@ -40,23 +40,11 @@ def order(key: str, shop: str | None, lsn: int, *, gone: bool = False) -> dict[s
     return {"id": key, "shop": shop, "lsn": lsn, "gone": gone}
 
 
-def orders(spark: SparkSession, folder: Path) -> Table:
-    (folder / "orders").mkdir(exist_ok=True)
-    small(spark, folder)
-    schema = "id string, shop string, lsn bigint, gone boolean"
-    return Table.from_files(
-        spark, folder / "orders", key="id", version="lsn", deleted="gone", schema=schema, format="json", name="orders"
-    )
-
-
-def shops(spark: SparkSession, folder: Path) -> Table:
-    """The table, made as a method of the face makes it."""
-    table: Table = orders(spark, folder)._called(distinct, by="upper(shop) as shop", name="shops")
-    return table
-
-
 def test_it_runs_in_memory(spark: SparkSession, tmp_path: Path) -> None:
-    driver = Driver(shops(spark, tmp_path))
+    """The table is made as a method of the face makes it."""
+    small(spark, tmp_path)
+    orders = Sources(spark, tmp_path, {}).files("orders", "id", "id string, shop string")
+    driver = Driver(orders._called(distinct, by="upper(shop) as shop", name="shops"))
     source = driver.input("orders")
     source.change("o1", {"shop": "a"})
     source.change("o2", {"shop": "A"})
@@ -71,16 +59,6 @@ def test_it_runs_in_memory(spark: SparkSession, tmp_path: Path) -> None:
     driver.run(REORDER)
     assert set(driver.table) == {"B"}
     assert [row["shop"] for row in driver.store("shops").all()] == ["B"]
-
-
-def test_it_is_described_and_binds_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    table = shops(spark, tmp_path)
-    stages = re.findall(r"Sub-topology: \d +(\w+) +(.+)", table.describe())
-    assert stages == [
-        ("regroup", "repartition by shop; store shops-regroup"),
-        ("distinct", "repartition by shop; store shops-distinct"),
-    ]
-    assert manifest(table._plan.node)["distinct shops"] == {"of": ["orders"]}
 
 
 JOB = """
@@ -132,17 +110,14 @@ def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path
         Job(read_job(job(tmp_path, JOB.replace("upper(shop)", "upper(shape)"))), spark)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
+def test_its_section_is_checked(tmp_path: Path) -> None:
+    for old, new, message in (
         ('"orders"\nby', '"order"\nby', "table: there is no table or join 'order'"),
         ("by = ", 'bye = ["a"]\nby = ', "bye: there is no such setting; did you mean 'by'?"),
         ('by = ["upper(shop) as shop"]', "", "by: must be given"),
-    ],
-)
-def test_its_section_is_checked(tmp_path: Path, old: str, new: str, message: str) -> None:
-    with pytest.raises(JobError, match=re.escape(f"distincts.shops.{message}")):
-        read_job(job(tmp_path, JOB.replace(old, new)))
+    ):
+        with pytest.raises(JobError, match=re.escape(f"distincts.shops.{message}")):
+            read_job(job(tmp_path, JOB.replace(old, new)))
 
 
 def test_its_section_is_made_of_its_arguments() -> None:

@@ -183,16 +183,6 @@ def test_it_says_how_it_and_its_stages_are_to_be_read() -> None:
     ]
 
 
-def test_every_form_of_describe_has_it() -> None:
-    step = json.loads(draw(DISTINCT, [VALUES], "json"))[-1]
-    assert (step["kind"], step["reads"], step["subtopology"]) == ("distinct", [["of", "large"]], None)
-    assert [(stage["name"], stage["subtopologies"]) for stage in step["stages"]] == [("values", [1])]
-    mermaid = draw(DISTINCT, [VALUES], "mermaid").split("\n")
-    assert '  subgraph n2["distinct seen (on-change)"]' in mermaid
-    assert '    n2s0["Sub-topology: 1, values"] --- n2d0[("seen-values")]' in mermaid
-    assert "▸ Sub-topology: 1, values by shop" in draw(DISTINCT, [VALUES], "svg")
-
-
 def test_its_rows_have_lost_their_roots_unless_it_says_that_they_have_not() -> None:
     assert [summed_up(node) for node in (LARGE_RECORDS, DISTINCT, WITH_SHOPS)] == [False, True, True]
     assert origins(Merge("all", (RECORDS, LARGE_RECORDS), "on-change")) == (1, 1)
