@@ -1,12 +1,12 @@
 """PostgreSQL tables in a real server: what every sink has to do, attempts at a time, and restores.
 
-Other ways in which a checkpoint and a table come apart: tests/sinks/test_restored_checkpoint.py.
+A checkpoint and a table that come apart: tests/sinks/test_restored_checkpoint.py.  A query that writes to a table:
+integration/test_example_job.py.
 """
 
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
@@ -14,17 +14,13 @@ import pyarrow as pa
 import pytest
 from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
-from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.testing import SinkContract
-from integration.postgres import IDS, NUMBERS, batch, execute, gone, kept_rows, select, sink
+from integration.postgres import IDS, batch, execute, gone, select, sink
 from tests.support.batch_ids import batch_id
-from tests.support.orders import History, batch_join
 from tests.support.sampling import EVERY
-from tests.support.sessions import small
-from tests.support.sinks import Backup, finished, joined
 
 
 def is_plain(kind: pa.DataType) -> bool:
@@ -88,15 +84,6 @@ def test_a_table_of_keys_alone(dsn: str) -> None:
     assert select(dsn) == [("a",)]
 
 
-def test_each_table_of_a_query_knows_which_batches_it_has(dsn: str) -> None:
-    """Queries with several sinks: tests/sinks/test_several_sinks.py."""
-    other = Postgres("shop.other", dsn)
-    other.prepare(NUMBERS, ("id",))
-    for postgres in (sink(dsn), other):
-        postgres.apply(batch_id(0), batch(a=1), gone())
-    assert select(dsn) == select(dsn, "select * from shop.other") == [("a", 1)]
-
-
 def test_a_restore_leaves_the_rows_of_other_queries(dsn: str) -> None:
     postgres = sink(dsn)
     postgres.apply(batch_id(0), batch(a=1), gone())
@@ -112,29 +99,3 @@ def test_a_table_with_a_value_that_is_unique_is_restored_though_another_row_has_
     postgres.apply(batch_id(1), batch(b=1), gone("a"))
     postgres.replace(batch_id(0), batch(a=1))
     assert select(dsn) == [("a", 1)]
-
-
-def test_a_table_that_is_ahead_of_a_restored_checkpoint_is_refused_and_gets_its_rows_from_the_state(
-    spark: SparkSession, dsn: str, tmp_path: Path
-) -> None:
-    """The state's batch has the time that Spark logged for it."""
-    small(spark, tmp_path)
-    history, postgres = History(tmp_path), Postgres("shop.it", dsn)
-    table = joined(spark, tmp_path).materialize("kept")
-
-    def run() -> None:
-        history.write(60)
-        finished(table.to(postgres, checkpoint=tmp_path / "ck", trigger={"availableNow": True}))
-
-    run()
-    backup = Backup(tmp_path / "ck")
-    run()
-    backup.restore()
-    with pytest.raises(FkJoinError, match=r"ck is at batch 0, and postgres shop.it is ahead, at batch 1: the checkpoint was"):
-        run()
-    assert table.restore(postgres, checkpoint=tmp_path / "ck") == ["postgres shop.it"]
-    run()
-    assert kept_rows(dsn) == {key: tuple(row.values()) for key, row in batch_join(history).items()}
-    ((number, began_ms),) = select(dsn, "select batch, began_ms from shop.fkjoin_batches")
-    assert number == 1
-    assert f'"batchTimestampMs":{began_ms},' in (tmp_path / "ck" / "offsets" / "1").read_text()

@@ -55,11 +55,13 @@ EVERY = [
     if not {(fault, kind), (moment, kind), (fault, moment, kind)} & NO_POINT.keys()
 ]
 
-SAMPLE = [(SECOND, BEFORE, "parquet"), (KILLED, AT_COMMIT, "postgres")]
+SAMPLE = [(KILLED, AT_COMMIT, "postgres")]
 """``make faults`` tries ``EVERY`` one.
 
-In ``make test``, backups taken between batches: tests/sinks/test_restored_checkpoint.py; several attempts at a time:
-tests/sinks/test_parquet_attempts.py; outages: integration/test_postgres_outages.py, tests/sinks/test_parquet_objects.py.
+In ``make test``, backups taken between batches: tests/sinks/test_restored_checkpoint.py; several attempts at a time, and a
+driver that stands still: tests/sinks/test_parquet_attempts.py; a claim that lapses:
+tests/checkpoint/test_claims_and_clocks.py; outages: integration/test_postgres_outages.py,
+tests/sinks/test_parquet_objects.py.
 """
 
 NOW: Any = {"trigger": {"availableNow": True}}
