@@ -109,9 +109,6 @@ def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_
             return joined_rows(broker, "tx-out") == {"k": ["later", "moved"]}
 
         until("Spark learns of new partitions when it refreshes its metadata", moved, 120, 0.5)
-    asked = {"kafka.isolation.level": "read_uncommitted"}
-    every = from_topic(spark, broker, "tx-left", options=asked)
-    assert len(rows(every.changes, tmp_path / "every")) == 5
     internal = rows(on_spark(spark, read_internal(spark, connection, "tx-left")), tmp_path / "internal")
     assert [json.loads(row.value)["value"] for row in internal] == ["committed", "late", "later"]
 
@@ -295,17 +292,16 @@ def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(spark: Spark
 def test_a_preview_reads_the_beginning_of_topics_and_makes_none(
     spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also of tables whose options pace their queries."""
     broker.create("previewed-orders", "previewed-customers", partitions=1)
     broker.send("previewed-customers", [Record(f"c{at}".encode(), document(name=f"name {at}")) for at in range(3)])
     orders = [Record(f"o{at:03}".encode(), document(customer=f"c{at % 3}", amount=at)) for at in range(100)]
-    broker.send("previewed-orders", [*orders, Record(b"o000", None)])
+    broker.send("previewed-orders", orders)
     before = broker.topics()
     value, pace = Json("customer string, amount int"), {"maxOffsetsPerTrigger": 1, "minOffsetsPerTrigger": 1}
     source = from_topic(spark, broker, "previewed-orders", value, name="orders", options=pace)
     customers = from_topic(spark, broker, "previewed-customers", Json("name string"))
     joined = fk_join(source, customers, "customer", joiner=["left.amount", "right.name"], deployment="staged", name="seen")
-    sums = source.group_by("customer", name="sums", deployment="staged", emit="periodic 1 hour").sum("amount")
-    assert {tuple(row) for row in sums.preview().collect()} == {(f"c{at}", sum(range(at, 100, 3))) for at in range(3)}
     monkeypatch.setattr(preview, "_OF_TOPICS", {"maxOffsetsPerTrigger": 10})
     some = joined.preview(15).collect()
     assert len(some) == 15
@@ -325,7 +321,7 @@ def test_the_lag_is_what_a_bounded_batch_left_and_a_failure_names_the_brokers_th
     broker.create("silent", partitions=1)
     broker.send("silent", [Record(str(number).encode(), b"1") for number in range(100)])
     bounded = {"maxOffsetsPerTrigger": 30, "fetchOffset.numRetries": 1}
-    limits = {"kafka.default.api.timeout.ms": 8_000, "kafka.request.timeout.ms": 4_000, **bounded}
+    limits = {"kafka.default.api.timeout.ms": 4_000, "kafka.request.timeout.ms": 2_000, **bounded}
     table = from_topic(spark, broker, "silent", options=limits)
     metrics = watch(spark)
     where: Any = {"checkpoint": tmp_path / "ck", "query_name": "out"}

@@ -23,6 +23,8 @@ from integration.conftest import DOCKER, prepared
 from integration.machine import Process, free_port
 from tests.support.batch_ids import batch_id
 
+pytestmark = pytest.mark.nightly
+
 SERVER = "org.apache.iceberg.rest.RESTCatalogServer"
 
 
@@ -73,7 +75,6 @@ def rows_of(rest: RestCatalog, name: str) -> list[dict[str, Any]]:
     return load_catalog("default", **rest.options).load_table(name).scan().to_arrow().to_pylist()
 
 
-@pytest.mark.nightly
 class TestIcebergByRest(SinkContract):
     every = 50  # Each step adds a snapshot to the one table that a test reads, so all of them take hours.
 

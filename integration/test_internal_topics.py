@@ -116,9 +116,7 @@ def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_record
     with pytest.raises(FkJoinError, match="has no batch that is committed; purge when its query has read something"):
         fkjoin_here("state", "purge", counting.file)
     fkjoin_here("run", counting.file)
-    assert drained() == nothing
     regroup("d")
-    assert drained() == (1, left(1))
 
     assert counting.offsets() == [0, 1, 2, 3], 'purge = "never"'
     stages = counting.job().stages

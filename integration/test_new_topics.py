@@ -87,11 +87,6 @@ def test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before(sho
     after = {key: (row["n"], "Ada anew" if row["customer"] == "c1" else None) for key, row in new.items()}
     assert shop.run("join", on_new_topic="start-over") == after
 
-    send(broker, shop.orders, o3=None, o1={"customer": "c2", "n": 1})
-    del after["o3"]
-    after["o1"] = (1, None)
-    assert shop.run("join") == after, "it continues without the option"
-
 
 def send_with_marks(broker: Broker, topic: str, numbers: Iterable[int]) -> None:
     """Send orders in a transaction, and then transactions that are aborted: their marks end the topic."""

@@ -1,4 +1,7 @@
-"""The page of a running job, in a real browser, and its metrics as Prometheus reads them."""
+"""The page of a job in a real browser.
+
+With ``make faults``, also that of a job that runs, and its metrics as Prometheus reads them.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +78,7 @@ def tab(browser: str) -> Iterator[Tab]:
     made.close()
 
 
+@pytest.mark.nightly
 def test_a_running_job_can_be_watched(address: str, tab: Tab) -> None:
     tab.open(address)
     tab.wait_for("hot", "Ada")

@@ -181,15 +181,11 @@ def dead_place(message: Any) -> tuple[bytes, bytes]:
 def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
     broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    """The job keeps its dead letters in a directory."""
     broker.create("gone-left", "gone-right", "gone-out", partitions=1)
-    more = JOB.replace("{deployment}", "fused").replace('topic = "{name}-dead"', 'path = "{folder}/dead"')
+    more = JOB.replace("{deployment}", "fused").replace('dead_letters.topic = "{name}-dead"\n', "")
     job = job_file("gone", tmp_path, broker, TABLES, 'trigger = "available-now"' + more)
-    broker.send("gone-left", [Record(b"k", b'{"fk": "a"}'), Record(b"k", b"?"), Record(b"k", b'{"fk": "a"}')])
+    broker.send("gone-left", [Record(b"k", b'{"fk": "a"}')] * 3)
     fkjoin_here("run", job)
-    files = (tmp_path / "dead").glob("*/*.json")
-    letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-    assert [(letter["topic"], letter["offset"], letter["value"]) for letter in letters] == [("gone-left", 1, "Pw==")]
     broker.send("gone-left", [Record(b"k", b'{"fk": "b"}')] * 3)
     broker.admin.delete_records([TopicPartition("gone-left", 0, 5)])[TopicPartition("gone-left", 0)].result(30)
     says = "query sink-out failed: the topic no longer has offsets that were still to be read"
