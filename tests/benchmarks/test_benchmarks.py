@@ -9,7 +9,6 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from benchmarks.compare import Summary, compared, report
 from benchmarks.memory import Footprint
 from benchmarks.operators import require_same
 from benchmarks.queries import QUERIES, dated
-from benchmarks.workload import write_batches, write_phases
+from benchmarks.workload import write_phases
 
 
 def test_a_summary_has_medians_and_ratios_and_a_picture() -> None:
@@ -51,21 +50,6 @@ def test_a_query_has_a_workload_in_three_phases_and_a_recomputation(name: str, t
     del lines[first - 1 :]
     with pytest.raises(SystemExit, match=f"{name}: .* differ from a recomputation"):
         require_same(name, query.wanted([lines]), wanted)
-
-
-def test_batches_of_orders_and_customers_lead_to_the_batch_join(tmp_path: Path) -> None:
-    """``benchmarks.merge`` compares both tables with it."""
-    found = write_batches(tmp_path, 1000, 300)
-    last: dict[str, dict[str, Any]] = {"orders": {}, "customers": {}}
-    for name, rows in last.items():
-        paths = [tmp_path / name / "00000.json", *sorted((tmp_path / "later" / name).iterdir())]
-        assert [path.name for path in paths] == [f"{number:05}.json" for number in range(6)]
-        lines = "".join(path.read_text() for path in paths).splitlines()
-        rows |= {row[f"{name[:-1]}_id"]: row for row in map(json.loads, lines)}
-    orders = [order for order in last["orders"].values() if not order["gone"]]
-    pairs = [(order, last["customers"][order["customer_id"]]) for order in orders]
-    assert len(found) == len(pairs) > 900
-    assert found == {(o["order_id"], o["customer_id"], o["amount"], c["name"], c["tier"]) for o, c in pairs}
 
 
 def test_a_footprint_counts_all_processes_of_a_tree() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import sizing
-from benchmarks.sizing import Size, compared, constants, expected, main, measure, predict, tables
+from benchmarks.sizing import Size, compared, constants, expected, main, measure
 from tests.support.places import ROOT
 
 SMALL = Size(left=1_000_000, right=200_000, rate=1000)
@@ -21,46 +20,6 @@ SMALL = Size(left=1_000_000, right=200_000, rate=1000)
 def test_the_page_has_the_constants_that_are_used() -> None:
     used = set(re.findall(r'\bk\["(\w+)"\]', (ROOT / "benchmarks" / "sizing.py").read_text()))
     assert used | {"rate"} == set(constants())
-
-
-def test_state_grows_with_the_bytes_of_rows() -> None:
-    k, found, longer = constants(), predict(SMALL), predict(replace(SMALL, row_bytes=250))
-    assert longer.index_bytes - found.index_bytes == pytest.approx(100e6 * k["more_index"])
-    assert longer.log_bytes - found.log_bytes == pytest.approx(100e6 * k["more_log"])
-
-
-def test_a_batch_writes_the_files_of_the_pages_table() -> None:
-    sizes = [replace(SMALL, cores=partitions, batch_s=10) for partitions in (2, 8, 64)]
-    assert [predict(size).batch_files for size in sizes] == [14, 50, 386]
-
-
-def test_a_batch_takes_longer_as_its_cores_are_busy() -> None:
-    k, one = constants(), replace(SMALL, buckets=2)
-    assert predict(replace(one, rate=0)).batch_s == k["fixed_s"]
-    assert predict(replace(one, rate=0, buckets=6)).batch_s == k["fixed_s"] + 2 * k["bucket_s"]
-    half = predict(replace(one, rate=k["rate"]))
-    assert (half.busy_cores, half.batch_s) == (1, k["fixed_s"] + 0.5)
-    late = predict(replace(one, rate=1.8 * k["rate"]))  # 0.32 s and 0.9 of the time since the batch before
-    assert late.batch_s == pytest.approx(k["fixed_s"] / 0.1)
-    assert predict(replace(one, rate=2 * k["rate"])).batch_s == math.inf
-    assert predict(replace(one, rate=k["rate"], buckets=1)).batch_s == math.inf, "one bucket keeps one core busy"
-
-
-@pytest.mark.parametrize(
-    ("size", "first"),
-    [
-        (replace(SMALL, rate=90_000, memory_gib=64), "cores"),
-        (replace(SMALL, left=900_000_000, disk_gb=100, memory_gib=64, buckets=2000), "disk"),
-        (replace(SMALL, memory_gib=1), "memory"),
-        (replace(SMALL, executors=200, memory_gib=64), "requests"),
-    ],
-)
-def test_the_limit_that_comes_first(size: Size, first: str) -> None:
-    limits = re.findall(r"^\| ([\w ]+) \| ([\d.]+)% \|", tables(size), re.M)
-    assert limits[0][0] == first
-    assert len(limits) == 6
-    parts = [float(part) for _, part in limits]
-    assert parts == sorted(parts, reverse=True)
 
 
 def test_the_page_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
