@@ -1,10 +1,12 @@
-"""``fkjoin run`` on a terminal, from its first second to Ctrl-C, and where there is none."""
+"""``fkjoin run`` on a terminal, from its first second to Ctrl-C.
+
+Where there is none: tests/jobs/test_job.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import re
@@ -14,7 +16,6 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -148,27 +149,3 @@ def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
         re.S,
     )
     assert "Traceback" not in terminal.said
-
-
-def test_without_a_terminal_there_is_a_line_for_each_stage_of_the_start_and_one_at_the_end(
-    folder: Path, fkjoin_here: Callable[..., str]
-) -> None:
-    """Lines of JSON, if they go to standard output, have it for themselves."""
-    lines = fkjoin_here("run", job(folder, GOOD)).splitlines()
-    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines)
-    said = "\n".join(line[20:] for line in lines)
-    took = r"in \d+(\.\d)? s"
-    assert re.fullmatch(
-        r"starting Spark at local\[2\]\n"
-        r"looking at tables orders, customers\n"
-        rf"looking at checkpoint {re.escape(str(folder))}/checkpoint: a new one\n"
-        r"sink-out: starts\n"
-        r"(sink-out: first batch begins\n)?"
-        rf"sink-out: first batch done, number 0: 2 rows {took}\n"
-        r"sink-out: 1 batch, 2 rows read\n"
-        rf"orders has read all that was there {took}",
-        said,
-    ), said
-    write_lines(folder / "orders", "2", [{**ORDER, "id": 2, "lsn": 2}])
-    (line,) = fkjoin_here("run", job(folder, GOOD.replace('log = "{folder}/job.log"', 'log = "-"'))).splitlines()
-    assert json.loads(line)["query"] == "sink-out"

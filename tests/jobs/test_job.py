@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,8 +251,17 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(
     orders = [{"id": number, "customer": "c", "amount": number, "lsn": number, "op": "u"} for number in range(5)]
     write_lines(tmp_path / "orders", "1", [*orders, {"id": 0, "customer": "c", "amount": 0, "lsn": 9, "op": "d"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    fkjoin_here("run", job(tmp_path, GOOD + SUMMED_UP))
+    printed = fkjoin_here("run", job(tmp_path, GOOD + SUMMED_UP)).splitlines()
     assert capfd.readouterr().err == ""
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in printed)
+    news = [line[20:] for line in printed]
+    assert news[:3] == [
+        "starting Spark at local[2]",
+        "looking at tables orders, customers",
+        f"looking at checkpoint {tmp_path}/checkpoint: a new one",
+    ]
+    assert {"sink-out: starts", "sink-out: 1 batch, 7 rows read"} <= set(news)
+    assert news[-1].startswith("orders has read all that was there in ")
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
     done = {line["query"]: line for line in lines}
     figures = {name: (line["batch"], line["inputs"]) for name, line in done.items()}

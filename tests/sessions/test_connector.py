@@ -81,7 +81,6 @@ WAY_OF_OTHERS = "name releases that are published there, another repository in s
     ("name", "advice"),
     [
         ("spark-sql-kafka-0-10_2.13", WAY),
-        ("spark-token-provider-kafka-0-10_2.13", WAY),
         ("spark-avro_2.13", WAY_OF_OTHERS),
     ],
 )
@@ -90,6 +89,8 @@ def test_of_packages_that_cannot_be_had_it_is_said_where_they_were_looked_for_an
     words = unresolved(REPORT.format(name=name, version="9.9.9"))
     assert str(words).startswith(f"{problem}; {advice}")
     assert unresolved('Exception in thread "main" java.lang.IllegalArgumentException: Invalid memory') is None
+    wrong = "Provided Maven Coordinates must be in the form 'groupId:artifactId:version'. The coordinate provided is: a:b"
+    assert str(unresolved(wrong)).startswith("spark.jars.packages: 'a:b' is not a package; write each as")
 
 
 def start(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +115,11 @@ except fkjoin.SessionError as error:
     ("packages", "says"),
     [
         (f"{MODULE}:9.9.9", f"{MODULE}:9.9.9 cannot be downloaded (tried own); write {package()}, or leave"),
-        ("org.apache.spark:9.9.9", "'org.apache.spark:9.9.9' is not a package; write each as"),
+        pytest.param(
+            "org.apache.spark:9.9.9",
+            "'org.apache.spark:9.9.9' is not a package; write each as",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_packages_that_cannot_be_had_are_one_line(tmp_path: Path, packages: str, says: str) -> None:
@@ -145,6 +150,7 @@ except fkjoin.FkJoinError as error:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_session_with_kafka_has_the_connector_that_fits() -> None:
     run = start(CHOSEN)

@@ -11,7 +11,6 @@ from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import SparkSession
 
 import fkjoin
-from fkjoin.sessions import local
 from fkjoin.sessions.local import forget_sources
 from fkjoin.sessions.settings import prepare
 
@@ -62,16 +61,6 @@ def test_settings_stay_and_are_smaller(spark: SparkSession, settings: Any, conte
     assert after.getLength() < before.getLength() - 20 * len(was), "an empty GZIP stream has 20 bytes"
     settings.reloadConfiguration()
     assert settings.get(NAME) == "chosen", "also when the files are read again"
-
-
-def test_where_hadoop_keeps_sources_otherwise_they_stay(
-    settings: Any, context: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(local, "_NOTES", "elsewhere")
-    with caplog.at_level("INFO", local.__name__):
-        local.complete(context)
-    assert "no forget_sources: " in caplog.text
-    assert list(sources(settings)) == ["core-default.xml"]
 
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
