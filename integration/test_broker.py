@@ -20,7 +20,7 @@ from fkjoin.kafka.internal import read_internal
 from fkjoin.kafka.reading import records_of
 from fkjoin.lowering.as_begun import topics_of
 from fkjoin.metrics import watch
-from fkjoin.sessions.settings import EXCLUDED, PARTITIONS
+from fkjoin.sessions.settings import PARTITIONS
 from fkjoin.sinks import preview
 from fkjoin.spark.on_spark import on_spark
 from tests.support.queries import write_lines
@@ -129,25 +129,6 @@ def times(broker: Broker, topic: str) -> list[int]:
 
 
 @pytest.mark.nightly
-def test_rows_know_where_their_records_were_read(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Workers and Spark tell it to filters, extractors and joiners."""
-    broker.create("placed", "placed-clients", partitions=1)
-    broker.send("placed", [Record(key.encode(), document(fk="c")) for key in "abc"])
-    broker.send("placed-clients", [Record(b"c", b"name")])
-    clients = from_topic(spark, broker, "placed-clients")
-    joiner = ["left._position as place", "left._position.offset + 1 as next", "right.value as client"]
-    place = {"topic": "placed", "partition": 0}
-    for name, more in (("workers", {}), ("spark", {"headers": True})):
-        orders = from_topic(spark, broker, "placed", Json("fk string"), name=name, positions=True, **more)
-        assert orders.columns == ["key", "fk", *more, "_position"]
-        extractor = "if(_position.topic = 'placed' and _position.partition = 0, fk, null)"
-        joined = fk_join(orders.filter("_position.offset > 0"), clients, extractor, name=f"{name}-joined", joiner=joiner)
-        found = rows(joined.changes, tmp_path / name)
-        read_at = sorted((row.key, row.place.asDict(), row.next, row.client) for row in found)
-        assert read_at == [(key, {**place, "offset": at}, at + 1, "name") for key, at in (("b", 1), ("c", 2))]
-
-
-@pytest.mark.nightly
 def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """A reader takes the positions of both tables for a row's version (laws of it: tests/stages/test_merge.py)."""
     broker.create("merge-eu", "merge-us", "merge-out", partitions=1)
@@ -185,34 +166,6 @@ def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Brok
     paced = eu.merge(us, name="paced", emit="periodic 1 hour")
     with pytest.raises(TopologyError, match="positions: paced has emit='periodic 1 hour', and rows that wait for"):
         paced.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)
-
-
-@pytest.mark.nightly
-def test_joins_that_run_as_one_say_where_rows_came_from_as_joins_in_a_row_do(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    broker.create("sold", "buyers", "items", "as-one", "as-written", partitions=2)
-    sold = from_topic(spark, broker, "sold", Json("buyer string, item string, n int"))
-    buyers = from_topic(spark, broker, "buyers", Json("name string"))
-    items = from_topic(spark, broker, "items", Json("name string"))
-    broker.send("buyers", [Record(b"a", document(name="Ann")), Record(b"b", document(name="Bo"))])
-    broker.send("items", [Record(b"p", document(name="pen"))])
-    broker.send("sold", [Record(b"%d" % at, document(buyer="a", item="pq"[at % 2], n=at)) for at in range(4)])
-    broker.send("sold", [Record(b"0", document(buyer="b", item="p", n=9)), Record(b"1", None), Record(b"5", b"broken")])
-    excluded = {"as-written": ("joins-share-stages", "did not fire"), "as-one": ("", "fired")}
-    for topic, (rules, fired) in excluded.items():
-        spark.conf.set(EXCLUDED, rules)
-        first = fk_join(sold, buyers, "buyer", joiner=["left.n", "left.item", "right.name as buyer"], name="first")
-        both = fk_join(first, items, "item", "left", joiner=["left.n", "left.buyer", "right.name as item"], name="both")
-        assert f"joins-share-stages {fired}" in both.describe()
-        assert published(both, topic, broker, tmp_path / topic)["dead-letters"] == 1
-        assert {key: json.loads(value) for key, value in broker.table(topic).items()} == {
-            b"0": {"n": 9, "buyer": "Bo", "item": "pen"},
-            b"2": {"n": 2, "buyer": "Ann", "item": "pen"},
-            b"3": {"n": 3, "buyer": "Ann", "item": None},
-        }
-    one, other = ({it.key(): it.headers() for it in broker.read(topic)} for topic in excluded)
-    assert one == other
 
 
 def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts_over(

@@ -114,38 +114,3 @@ def test_ctrl_c_amid_the_start_ends_it_at_once(folder: Path) -> None:
         terminal.press("\x03")
         assert terminal.ends() == 130
     assert re.search(r"– starting Spark at local\[2\]  stopped after \d+\.\d s\s*$", terminal.said)
-
-
-@pytest.mark.nightly
-@pytest.mark.spark
-def test_the_screen_says_at_each_moment_what_goes_on(folder: Path) -> None:
-    """Its words: tests/jobs/test_panel.py, tests/jobs/test_follower.py."""
-    text = GOOD.replace('"available-now"', '"1 second"').replace('[kafka]\nbootstrap_servers = "localhost:1"\n', "")
-    job(folder, text)
-    terminal = OnTerminal(folder, "run", "job.toml")
-    with contextlib.closing(terminal):
-        at = 0
-        for stage in (
-            r"reading job\.toml  0 s",
-            r"starting Spark at local\[2\]  \d+ s",
-            r"✓ starting Spark at local\[2\]  \d+\.\d s",
-            r"looking at tables orders, customers  \d+ s",
-            r"✓ looking at checkpoint \S+: a new one",
-            r"orders  runs for \d+(\.\d)? s, since \d\d:\d\d:\d\d",
-            r"orders, customers → joined → out",
-            r"sink-out +starts for \d+ s: prepares",
-            r"sink-out +first batch for \d+ s",
-            r"sink-out +waits for data since \S+ +\d\.\d +#0 ",
-        ):
-            at = terminal.wait_for(stage, at)
-        write_lines(folder / "orders", "2", [{**ORDER, "id": 2, "lsn": 2}])
-        at = terminal.wait_for(r"sink-out +batch 1 for \d+ s", at)
-        at = terminal.wait_for(r"sink-out +waits for data since \S+ +\d\.\d +#1 ", at)
-        terminal.press("\x03")
-        assert terminal.ends() == 0
-    assert re.search(
-        r"orders  stopped after .*sink-out +stopped +#1 .* 3\n.*no dead letters since the start\s*$",
-        terminal.said,
-        re.S,
-    )
-    assert "Traceback" not in terminal.said

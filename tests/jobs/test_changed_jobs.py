@@ -12,35 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from fkjoin.errors import FkJoinError
+from tests.support.job_files import PLAIN, job
 from tests.support.queries import write_lines
 
-JOB = """
-name = "shop"
-checkpoint = "{folder}/checkpoint"
-trigger = "available-now"
-
-[tables.orders]
-path = "{folder}/a"
-schema = "id bigint, customer string, amount bigint, lsn bigint"
-key = "id"
-version = "lsn"
-
-[tables.customers]
-path = "{folder}/b"
-schema = "customer string, name string, lsn bigint"
-key = "customer"
-version = "lsn"
-
-[joins.joined]
-left = "orders"
-right = "customers"
-extractor = "customer"
-joiner = ["left.amount", "right.name"]
-
-[sinks.out]
-table = "joined"
-path = "{folder}/out"
-"""
+COLUMNS = {
+    'key = "id"\n': "id bigint, customer string, amount bigint, lsn bigint",
+    'key = "customer"\n': "customer string, name string, lsn bigint",
+}
+JOB = PLAIN
+for key, columns in COLUMNS.items():
+    JOB = JOB.replace(key, f'{key}schema = "{columns}"\n')
 
 REFUSED: dict[str, tuple[str, str, str]] = {
     "a join's name": ("joined", "all", "was made by another job: "),
@@ -65,14 +46,12 @@ def refusal(fkjoin_here: Callable[..., str], file: Path) -> str:
         return str(error)
 
 
-def job(folder: Path, *changes: tuple[str, ...], more: str = "") -> Path:
-    text = JOB
+def changed(folder: Path, *changes: tuple[str, ...], more: str = "") -> Path:
+    text = JOB + more
     for before, after in changes:
         assert before in text, before
         text = text.replace(before, after)
-    file = folder / "job.toml"
-    file.write_text((text + more).format(folder=folder))
-    return file
+    return job(folder, text)
 
 
 LATER = """
@@ -85,20 +64,20 @@ path = "{folder}/later"
 
 
 def test_each_change_goes_on_or_is_refused_by_name(tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
-    write_lines(tmp_path / "a", "1", [{"id": 1, "customer": "c", "amount": 5, "lsn": 1}])
-    (tmp_path / "a" / "bad.json").write_text("{\n")
-    write_lines(tmp_path / "b", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    fkjoin_here("run", job(tmp_path))
-    said = {what: refusal(fkjoin_here, job(tmp_path, change[:2])) for what, change in REFUSED.items()}
+    write_lines(tmp_path / "orders", "1", [{"id": 1, "customer": "c", "amount": 5, "lsn": 1}])
+    (tmp_path / "orders" / "bad.json").write_text("{\n")
+    write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
+    fkjoin_here("run", changed(tmp_path))
+    said = {what: refusal(fkjoin_here, changed(tmp_path, change[:2])) for what, change in REFUSED.items()}
     assert {what: said[what] for what, (*_, says) in REFUSED.items() if not re.search(says, said[what])} == {}
     document = tmp_path / "checkpoint" / "fkjoin.json"
     lost = document.rename(tmp_path / "lost.json")
-    assert f"{document} is missing" in refusal(fkjoin_here, job(tmp_path))
+    assert f"{document} is missing" in refusal(fkjoin_here, changed(tmp_path))
     shutil.copy(tmp_path / "checkpoint" / "sink-out" / "fkjoin.json", document)
-    assert f"{document} has no section job" in refusal(fkjoin_here, job(tmp_path))
+    assert f"{document} has no section job" in refusal(fkjoin_here, changed(tmp_path))
     lost.rename(document)
-    write_lines(tmp_path / "a", "2", [{"id": 2, "customer": "c", "amount": 6, "lsn": 2}])
-    fkjoin_here("run", job(tmp_path, ('name = "shop"', 'name = "store"\nlog = "{folder}/job.log"'), more=LATER))
+    write_lines(tmp_path / "orders", "2", [{"id": 2, "customer": "c", "amount": 6, "lsn": 2}])
+    fkjoin_here("run", changed(tmp_path, ('name = "orders"', 'name = "store"'), more=LATER))
 
     def written(name: str) -> list[int]:
         found = (tmp_path / name).glob("batch=*/*.parquet")
@@ -111,12 +90,12 @@ def test_each_change_goes_on_or_is_refused_by_name(tmp_path: Path, fkjoin_here: 
     document = tmp_path / "checkpoint" / "sink-later" / "fkjoin.json"
     whole = document.read_bytes()
     document.write_bytes(whole[:-9])
-    write_lines(tmp_path / "a", "3", [{"id": 3, "customer": "c", "amount": 7, "lsn": 3}])
+    write_lines(tmp_path / "orders", "3", [{"id": 3, "customer": "c", "amount": 7, "lsn": 3}])
     with pytest.raises(FkJoinError, match="sink-later/fkjoin.json is not JSON"):
-        fkjoin_here("run", job(tmp_path, more=LATER))
+        fkjoin_here("run", changed(tmp_path, more=LATER))
     assert written("out") == [1, 2], "the job is refused before its first query"
     document.write_bytes(whole)
-    to_stdout = ("trigger =", 'log = "-"\ntrigger =')
+    to_stdout = ('log = "{folder}/job.log"', 'log = "-"')
     skipping = ("[tables.customers]", 'on_error = "skip"\n[tables.customers]')
-    (line,) = fkjoin_here("run", job(tmp_path, to_stdout, skipping)).splitlines()
+    (line,) = fkjoin_here("run", changed(tmp_path, to_stdout, skipping)).splitlines()
     assert json.loads(line)["query"] == "sink-out", "lines of JSON have standard output for themselves"

@@ -240,15 +240,6 @@ def test_a_start_that_takes_long_is_said_again_with_what_it_waits_for() -> None:
         assert list(lines.news(job(starts))) == says
 
 
-def test_at_the_end_all_is_said_that_was_not() -> None:
-    finished = replace(WAITS, activity=Activity(QueryPhase.DONE), batches=1, rows=1)
-    report = job(finished, query("sink-late"), mode=Mode.DONE)
-    assert list(Lines().last(report)) == [
-        "sink-changes: 1 batch, 1 row read",
-        "shop has read all that was there in 1 h 56 min",
-    ]
-
-
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
