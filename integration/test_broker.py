@@ -33,9 +33,7 @@ from .machine import until
 pytestmark = pytest.mark.usefixtures("small_tables", "ended_queries")
 
 
-def test_a_topic_that_is_not_there_or_does_not_fit_is_refused_before_a_query_starts(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_a_topic_that_does_not_fit_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """Brokers that do not answer: test_run.py."""
     broker.create("there-left", "there-right", partitions=2)
     left, right = tables(spark, broker, "there")
@@ -68,9 +66,7 @@ def change(value: str) -> Record:
     return Record(b"k", document(fk="a", value=value))
 
 
-def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_with_more_partitions(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_only_committed_records_are_read_after_a_restart(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """Aborted ones at a topic's end end a run; those after an open one are read when it is committed.
 
     Internal topics are read with the options of a table's topic.
@@ -168,9 +164,7 @@ def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Brok
         paced.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)
 
 
-def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts_over(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_what_a_job_upstream_publishes_twice_counts_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create("raw", "clean", "seen", "clients", "mirror", partitions=1)
     fk = Json("fk string, n int")
     raw = from_topic(spark, broker, "raw", fk)
@@ -242,9 +236,7 @@ def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(spark: Spark
     assert found == [(2, 6), (6, 6), (6, 6)]
 
 
-def test_a_preview_reads_the_beginning_of_topics_and_makes_none(
-    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preview_reads_topics_and_makes_none(spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of tables whose options pace their queries."""
     broker.create("previewed-orders", "previewed-customers", partitions=1)
     broker.send("previewed-customers", [Record(f"c{at}".encode(), document(name=f"name {at}")) for at in range(3)])
@@ -267,9 +259,7 @@ GONE_S = 75
 """Seconds of the outage: the producer's own limit is 60 s, and a task asks it for the topic some seconds late."""
 
 
-def test_the_lag_is_what_a_bounded_batch_left_and_a_failure_names_the_brokers_that_do_not_answer(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_the_lag_and_brokers_that_do_not_answer(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """The options bound the time until the query fails."""
     broker.create("silent", partitions=1)
     broker.send("silent", [Record(str(number).encode(), b"1") for number in range(100)])

@@ -37,7 +37,7 @@ def event(op: str, before: dict[str, Any] | None = None, **after: Any) -> Record
     return Record(document(id=key), document(op=op, before=before, after=after or None, source={"lsn": 1}))
 
 
-def test_the_debezium_job_with_another_trigger_and_the_tests_connector(
+def test_the_debezium_job(
     broker: Broker, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fkjoin_here: Callable[..., str]
 ) -> None:
     text = (ROOT / "examples" / "debezium" / "job.toml").read_text()

@@ -81,7 +81,7 @@ class Counting:
         return int(frame.agg({"n": "max"}).first()[0])  # type: ignore[index]
 
 
-def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_records(
+def test_what_all_queries_have_read_is_purged(
     spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
     """A job is drained when nothing is left: its topic is not there yet, or all have read it, or it has no stages.
@@ -146,9 +146,7 @@ def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_record
 
 
 @pytest.mark.nightly
-def test_a_job_that_runs_purges_and_another_application_begins_anew(
-    spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
-) -> None:
+def test_a_job_that_runs_purges(spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
     """Each run purges when it begins what no batch may need again: the second to last of each query is kept.
 
     A topic that refuses is said once.

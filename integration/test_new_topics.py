@@ -98,9 +98,7 @@ def send_with_marks(broker: Broker, topic: str, numbers: Iterable[int]) -> None:
 
 
 @pytest.mark.nightly
-def test_a_start_over_that_is_killed_or_stopped_begins_again(
-    shop: Shop, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_over_begins_again_after_a_kill(shop: Shop, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kill comes before a file is written, when the files before it are whole; the second one comes later.
 
     Then the query stops amid the new topic's records, which end with marks of transactions.
@@ -222,9 +220,7 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
     assert fk_join(orders, customers, "customer", deployment="staged").stages
 
 
-def test_a_job_starts_over_on_the_command_line(
-    shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
-) -> None:
+def test_a_job_starts_over(shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
     more = """
     trigger = "available-now"
     views.all = {of = "orders", filter = "true"}
@@ -248,9 +244,7 @@ def test_a_job_starts_over_on_the_command_line(
 
 
 @pytest.mark.nightly
-def test_a_check_compares_the_queries_of_a_staged_join_with_their_checkpoints(
-    shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
-) -> None:
+def test_a_check_of_a_staged_join(shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
     more, checkpoint = tmp_path / "more.toml", tmp_path / "checkpoint"
     joined = """
     trigger = "available-now"

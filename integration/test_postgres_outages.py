@@ -115,9 +115,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("says", MISTAKES)
-def test_what_no_repetition_mends_stops_the_query_at_once(
-    dsn: str, few: str, caplog: pytest.LogCaptureFixture, says: str
-) -> None:
+def test_what_no_repetition_mends_stops_the_query(dsn: str, few: str, caplog: pytest.LogCaptureFixture, says: str) -> None:
     statement, undo = MISTAKES[says]
     made = sink(few)
     execute(dsn, statement)

@@ -178,9 +178,7 @@ def dead_place(message: Any) -> tuple[bytes, bytes]:
     return headers["fkjoin.partition"], headers["fkjoin.offset"]
 
 
-def test_offsets_that_are_gone_stop_the_job_with_what_to_do(
-    broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
-) -> None:
+def test_offsets_that_are_gone_stop_the_job(broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
     broker.create("gone-left", "gone-right", "gone-out", partitions=1)
     more = JOB.replace("{deployment}", "fused").replace('dead_letters.topic = "{name}-dead"\n', "")
     job = job_file("gone", tmp_path, broker, TABLES, 'trigger = "available-now"' + more)
@@ -211,9 +209,7 @@ key = "number"
 """
 
 
-def test_events_of_a_topic_are_sent_once_with_the_rows_of_another(
-    broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
-) -> None:
+def test_events_are_sent_once_with_rows(broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
     broker.create("seen-customers", "seen-clicks", "seen-out", "seen-dead", partitions=2)
     job = job_file("seen", tmp_path, broker, {"customers": "name string"}, EVENTS)
     sent: list[tuple[str, str, str | None]] = []

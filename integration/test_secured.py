@@ -241,7 +241,7 @@ topic = "{name}-dead"
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
-def test_each_documented_way_in_reads_writes_and_asks_about_topics(
+def test_each_documented_way_in(
     way: str, secured: SecuredBroker, spark: SparkSession, tmp_path: Path, fkjoin_here: Any, require_unseen: Any
 ) -> None:
     """A topic that was made anew is noticed, too; of Java's stores, JKS reads and PKCS 12 writes."""
@@ -298,7 +298,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("way", UNKNOWN)
-def test_a_client_that_is_not_known_is_told_so(
+def test_an_unknown_client_is_told_so(
     way: str, secured: SecuredBroker, spark: SparkSession, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "canary-wrong")

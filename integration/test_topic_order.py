@@ -30,9 +30,7 @@ ONE_BATCH = pytest.param({}, id="one batch", marks=pytest.mark.nightly)
 
 
 @pytest.mark.parametrize("options", [ONE_BATCH, pytest.param({"maxOffsetsPerTrigger": 80}, id="many batches")])
-def test_a_grown_topic_is_read_from_its_beginning(
-    spark: SparkSession, broker: Broker, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_a_grown_topic_is_read_whole(spark: SparkSession, broker: Broker, tmp_path: Path, options: dict[str, Any]) -> None:
     """Some of its keys moved to another partition with the records written after one was added."""
     topic = f"grown-{len(options)}"
     broker.create(topic, partitions=3)

@@ -43,9 +43,7 @@ def test_seconds_are_held_to_the_speed_of_the_first_size(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("part", "code"), [(1.2, 0), (1.3, 1), (0.7, 1)])
-def test_a_measurement_that_differs_by_more_than_a_quarter_ends_with_1(
-    part: float, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_measurement_that_differs_ends_with_1(part: float, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(size: Size, folder: Path) -> dict[str, float]:
         return expected(size) | ({"peak_mib": part * expected(size)["peak_mib"]} if size.left == 500 else {})
 

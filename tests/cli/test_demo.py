@@ -15,9 +15,7 @@ from tests.support.places import ROOT
 from tests.support.sessions import small
 
 
-def test_the_demo_is_right_and_goes_on_from_its_checkpoint(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_is_right_and_goes_on(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With all of its rows, in fewer batches."""
     small(spark, tmp_path)
     monkeypatch.setattr(demo, "PARTS", 3)

@@ -71,9 +71,7 @@ def fail(error: BaseException) -> None:
         raise error
 
 
-def test_a_command_that_fails_shows_the_last_lines_and_one_that_is_told_to_end_does_not(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_that_fails_shows_the_last_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for error, shown in ((RuntimeError(), "of the JVM\n"), (FkJoinError(), ""), (KeyboardInterrupt(), ""), (SystemExit(), "")):
         with pytest.raises(type(error)):
             fail(error)

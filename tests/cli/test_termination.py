@@ -112,9 +112,7 @@ def test_nothing_is_left_of_a_job(
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_job_whose_workers_are_killed_says_so(command: Callable[..., Command], tmp_path: Path) -> None:
     """A local session without retries: the query fails, and continues when it is started again."""
     one = started(command, tmp_path, GOOD)
     one.wait_for("a batch", reached("a batch", one, tmp_path))
@@ -231,9 +229,7 @@ def test_a_folder_that_cannot_be_locked_is_left_to_its_process(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_jvm_is_started_for_two_threads_and_none_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_jvm_is_started_for_two_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[Path] = []
     both = threading.Barrier(2)
 

@@ -46,7 +46,7 @@ def letters(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(folder.glob("part-*.json")) for line in path.read_text().splitlines()]
 
 
-def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
+def test_a_job_keeps_columns_and_sets_lines_aside(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
@@ -69,9 +69,7 @@ def test_a_job_keeps_columns_and_has_lines_that_do_not_fit_in_its_dead_letters(
     assert found == {("orders", "1.json"), ("orders", "2.json"), ("orders", "3.json")}
 
 
-def test_a_job_whose_files_were_archived_starts_with_the_columns_and_the_format_that_it_was_begun_with(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_job_whose_files_were_archived_starts(spark: SparkSession, tmp_path: Path) -> None:
     def put(number: int) -> None:
         write(tmp_path / "orders" / "region=eu", f"{number}.csv", "id,customer,amount,lsn", f"o{number},c1,{number},1")
 

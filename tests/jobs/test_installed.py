@@ -134,9 +134,7 @@ def test_editors_and_job_files_know_which_settings_there_are(tmp_path: Path) -> 
     assert "shop.db" not in repr(SinkSection(table="t", kind="sqlite", settings={"database": "shop.db"}))
 
 
-def test_a_job_writes_by_a_sink_of_another_package(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_job_writes_by_another_packages_sink(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small(spark, tmp_path)
     install_sqlite(monkeypatch, tmp_path / "sqlite")
     orders = [{"id": n, "customer": "c", "amount": n, "op": "u", "lsn": 1} for n in range(3)]

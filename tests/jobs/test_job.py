@@ -245,9 +245,7 @@ options = {uri = "sqlite:///{folder}/catalog.db", warehouse = "file://{folder}/l
 """
 
 
-def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(
-    tmp_path: Path, fkjoin_here: Callable[..., str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_runs_and_is_checked(tmp_path: Path, fkjoin_here: Callable[..., str], capfd: pytest.CaptureFixture[str]) -> None:
     orders = [{"id": number, "customer": "c", "amount": number, "lsn": number, "op": "u"} for number in range(5)]
     write_lines(tmp_path / "orders", "1", [*orders, {"id": 0, "customer": "c", "amount": 0, "lsn": 9, "op": "d"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])

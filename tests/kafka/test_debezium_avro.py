@@ -150,7 +150,7 @@ LACKING: list[tuple[T.DataType, Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "avro", "none", "value"), LACKING)
-def test_a_value_that_an_event_lacks_is_taken_from_before_or_is_missed(
+def test_a_value_that_an_event_lacks_is_that_before(
     registry: SmallRegistry, kind: T.DataType, avro: Any, none: Any, value: Any
 ) -> None:
     schema, columns = envelope(id="int", it=["null", avro]), {"it": kind}

@@ -94,9 +94,7 @@ def test_what_was_kept_remains_when_a_program_fails(file: Path, monkeypatch: pyt
     assert file.read_bytes() == b"kept"
 
 
-def test_a_place_that_cannot_be_written_is_an_error_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a-file").touch()
     monkeypatch.setenv(ARCHIVE_PLACE, str(tmp_path / "a-file" / "classes.jsa"))
     with pytest.raises(FkJoinError, match=f"cannot be kept in .*set {ARCHIVE_PLACE} to a file that can be written"):

@@ -109,9 +109,7 @@ def test_lines_of_no_use_are_left_out_and_nothing_else_is(capfd: pytest.CaptureF
     assert written(LINES, capfd=capfd, everything=True) == ALL, "for who chooses a level"
 
 
-def test_a_retry_of_kafkas_client_that_goes_on_is_said_once(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_of_kafkas_client_is_said_once(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     warn = "26/11/26 18:14:0{} WARN NetworkClient: "
     retry = f"{warn}[Consumer clientId=c-{{}}] Connection to node {{}} could not be established.\n"
     topic = f"{warn}[Producer clientId=p] Error while fetching metadata with correlation id {{}}\n"
