@@ -79,7 +79,7 @@ def _number(kind: pa.DataType) -> pa.DataType:
 
 
 @pytest.mark.faults
-@settings(QUICK, max_examples=examples(36))
+@settings(QUICK, max_examples=examples(24))
 @given(table=st.one_of(TAKEN.every_type(20), replace(TAKEN, below_zero=False).tables(8)))
 def test_any_row_comes_back(spark: SparkSession, dsn: str, table: pa.Table) -> None:
     sink = made(dsn, "", spark_schema(table.schema))

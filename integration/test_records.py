@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from fkjoin import fk_join
 from fkjoin.kafka import Json
 
 from .broker import Broker, Record
-from .jobs import document, from_topic, letters, rows, running
+from .jobs import document, from_topic, letters, running
 
 pytestmark = pytest.mark.usefixtures("small_tables")
 
@@ -73,26 +72,6 @@ def test_bad_records_become_dead_letters(spark: SparkSession, broker: Broker, tm
         "no-key": ("no customer", None),
         "large": (large, "Ada"),
     }
-
-
-def test_a_record_is_one_dead_letter(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """The table's changes have the timestamps of their records."""
-    broker.create("twice", partitions=1)
-    an_hour_ago = int(time.time() - 3600)
-    broker.send("twice", [Record(b"a", document(boss="b"), timestamp_ms=an_hour_ago * 1000)])
-    broker.send("twice", [Record(b"b", b"?"), Record(b"c", document(boss="throw"))])
-    people = from_topic(spark, broker, "twice", Json("boss string"))
-
-    def boss(_: str, row: Any) -> str:
-        return {"b": "b"}[row["boss"]]
-
-    seen = rows(people.changes, tmp_path / "seen")
-    assert [(row.key, row.boss) for row in seen] == [("a", "b"), ("c", "throw")]
-    assert seen[0]._timestamp.timestamp() == an_hour_ago
-    with_boss = fk_join(people, people, boss, name="with-boss")
-    again = fk_join(with_boss, people, "left.boss", name="again")
-    reasons = [row.reason for row in letters(again.dead_letters, tmp_path / "dead")]
-    assert reasons == ["value: not JSON that fits struct<boss:string>", "extractor: KeyError: 'throw'"]
 
 
 def test_headers_are_carried_and_keys_of_several_columns_written(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -75,9 +75,16 @@ def test_each_change_goes_on_or_is_refused_by_name(tmp_path: Path, fkjoin_here: 
     assert f"{document} is missing" in refusal(fkjoin_here, changed(tmp_path))
     shutil.copy(tmp_path / "checkpoint" / "sink-out" / "fkjoin.json", document)
     assert f"{document} has no section job" in refusal(fkjoin_here, changed(tmp_path))
-    lost.rename(document)
+    facts = json.loads(lost.read_text())
+    rules = facts["job"]["rules"]
+    assert "sinks-share-a-query" not in rules, "it moves no state, so that later sinks may share a query"
+    rules.remove("joins-share-stages")  # as an older release has begun it
+    rules.remove("stages-share-an-operator")  # with two buckets it is not missed
+    document.write_text(json.dumps(facts))
     write_lines(tmp_path / "orders", "2", [{"id": 2, "customer": "c", "amount": 6, "lsn": 2}])
-    fkjoin_here("run", changed(tmp_path, ('name = "orders"', 'name = "store"'), more=LATER))
+    printed = fkjoin_here("run", changed(tmp_path, ('name = "orders"', 'name = "store"'), more=LATER))
+    assert f"{tmp_path}/checkpoint was begun without joins-share-stages: so it continues" in printed
+    assert json.loads(document.read_text())["job"]["rules"] == rules
 
     def written(name: str) -> list[int]:
         found = (tmp_path / name).glob("batch=*/*.parquet")

@@ -15,8 +15,6 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.begun import DOCUMENT
-from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
@@ -289,47 +287,3 @@ def test_a_job_runs_and_is_checked(tmp_path: Path, fkjoin_here: Callable[..., st
     shown = fkjoin_here("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json")
     assert [step["name"] for step in json.loads(shown) if step["kind"] == "sink"] == ["out", "totals", "delta", "lake"]
     assert shown.count("did not fire: spark.fkjoin.optimize is false") == 6, "of aggregate, joiner and sinks"
-
-
-PAID = """
-[joins.paid]
-left = "joined"
-right = "customers"
-extractor = "payer"
-joiner = ["left.amount", "left.name", "right.name as payer"]
-"""
-
-
-def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
-    """A release with more rules does not refuse what an older one has begun."""
-    text = GOOD.replace('["left.amount", "right.name"]', '["left.amount", "left.payer", "right.name"]')
-    text = text.replace("[sinks.out]", f"{PAID}[sinks.out]").replace('table = "joined"', 'table = "paid"')
-    later = "joins-share-stages, workers-evaluate-steps"
-    without = text.replace("[tables.orders]", f'"spark.fkjoin.optimizer.excludedRules" = "{later}"\n[tables.orders]')
-    order = {"id": 1, "customer": "c", "payer": "d", "amount": 7, "lsn": 1, "op": "u"}
-    write_lines(tmp_path / "orders", "1", [order])
-    write_lines(tmp_path / "customers", "1", [{"customer": one, "name": name, "lsn": 1} for one, name in ("xA", "yB")])
-    fkjoin_here("run", job(tmp_path, without))
-
-    document = tmp_path / "checkpoint" / DOCUMENT
-    rules = json.loads(document.read_text())["job"]["rules"]
-    assert "join-reads-answers" in rules
-    assert not set(later.split(", ")) & set(rules)
-    assert "sinks-share-a-query" not in rules, "it moves no state, so that later sinks may share a query"
-    facts = json.loads(document.read_text())
-    rules.remove("stages-share-an-operator")  # with two buckets it is not missed
-    facts["job"]["rules"] = rules
-    document.write_text(json.dumps(facts))
-    write_lines(tmp_path / "customers", "2", [{"customer": one, "name": "X", "lsn": 2} for one in "cd"])
-    said = fkjoin_here("run", job(tmp_path, text))
-    assert f"{tmp_path}/checkpoint was begun without {later}: so it continues" in said
-    (made,) = (tmp_path / "out").glob("batch=00000001-*/*.parquet")
-    (row,) = pq.read_table(made).to_pylist()
-    assert (row["id"], row["amount"], row["name"], row["payer"]) == (1, 7, "X", "X")
-    assert json.loads(document.read_text())["job"]["rules"] == rules
-
-    off = text.replace("[tables.orders]", '"spark.fkjoin.optimize" = false\n[tables.orders]')
-    write_lines(tmp_path / "customers", "3", [{"customer": "c", "name": "Y", "lsn": 3}])
-    says = r"was made by another job: its operators .*excludedRules\); start this version of the job with a new checkpoint"
-    with pytest.raises(FkJoinError, match=says):
-        fkjoin_here("run", job(tmp_path, off))
