@@ -131,6 +131,10 @@ def test_what_all_queries_have_read_is_purged(
     missing = rf"internal topic {counting.topic} begins at offset 3 of partition 0, .* give another application= .*, and give"
     with pytest.raises(FkJoinError, match=missing):
         counting.job().tables["counts"].to_parquet(tmp_path / "new", checkpoint=tmp_path / "new-checkpoint")
+    more = tmp_path / "more.toml"
+    more.write_text(f'{counting.file.read_text()}\n[sinks.more]\ntable = "counts"\npath = "{tmp_path}/more"\nformat = "json"\n')
+    with pytest.raises(FkJoinError, match=rf"internal topic {counting.topic} begins at offset 3 .*/sink-more is new, so"):
+        fkjoin_here("run", "--check", more)
     fkjoin_here("run", counting.file)
     assert counting.counted() == 4, "the checkpoints that are there continue"
     assert drained() == nothing

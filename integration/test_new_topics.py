@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.kafka import Debezium, Json
-from fkjoin.kafka.admin import delete_records
 from fkjoin.storage.local_files import LocalFiles
 from tests.support.queries import table_of
 from tests.support.sessions import small
@@ -241,41 +240,3 @@ def test_a_job_starts_over(shop: Shop, broker: Broker, tmp_path: Path, fkjoin_he
     assert {(row.key, row._operation) for row in written} == {("b", "update"), ("a", "delete")}
     begun = Begun.of(shop.spark, f"{tmp_path}/checkpoint/sink-out")
     assert begun.topics[shop.orders].ends == [(0, 0)]
-
-
-@pytest.mark.nightly
-def test_a_check_of_a_staged_join(shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
-    more, checkpoint = tmp_path / "more.toml", tmp_path / "checkpoint"
-    joined = """
-    trigger = "available-now"
-    joins.joined = {left = "orders", right = "customers", extractor = "c", deployment = "staged"}
-    sinks.out = {table = "joined", path = "{folder}/out"}
-    """
-    columns = {"orders": "c string, d string", "customers": "name string"}
-    job = job_file(shop.name, tmp_path, broker, columns, joined)
-    send(broker, shop.customers, c1={"name": "Ada"})
-    send(broker, shop.orders, o1={"c": "c1", "d": "c2"})
-    fkjoin_here("run", job)
-    assert "fine; 3 queries" in fkjoin_here("run", "--check", job)
-    internal = f"{shop.name}-joined-subscription-response"
-    delete_records(internal, broker.bootstrap, {}, dict(broker.ends(internal)))
-    another = f'sinks.more = {{table = "joined", path = "{tmp_path}/more", format = "json"}}'
-    more.write_text(f"{job.read_text()}\n{another}\n")
-    for check in (["--check"], []):
-        with pytest.raises(FkJoinError, match=rf"internal topic {internal} begins at offset \d .*/sink-more is new, so"):
-            fkjoin_here("run", more, *check)
-    folders = {path.parent for path in checkpoint.glob(f"*/{DOCUMENT}")}
-    one, other = folders - {checkpoint / "sink-out"}
-    exchanged(one, other)
-    before = {path: path.stat().st_mtime_ns for path in checkpoint.rglob("*")}
-    with pytest.raises(FkJoinError, match=rf"checkpoint: .*/({one.name}|{other.name}) was made by another job"):
-        fkjoin_here("run", "--check", job)
-    assert {path: path.stat().st_mtime_ns for path in checkpoint.rglob("*")} == before
-
-
-def exchanged(one: Path, other: Path) -> None:
-    """Exchange two folders, as a backup does that is restored to the wrong places."""
-    aside = one.with_name("aside")
-    one.rename(aside)
-    other.rename(one)
-    aside.rename(other)
