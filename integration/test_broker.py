@@ -124,46 +124,6 @@ def times(broker: Broker, topic: str) -> list[int]:
     return [record.timestamp()[1] for record in broker.read(topic)]
 
 
-@pytest.mark.nightly
-def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """A reader takes the positions of both tables for a row's version (laws of it: tests/stages/test_merge.py)."""
-    broker.create("merge-eu", "merge-us", "merge-out", partitions=1)
-    eu, us = (from_topic(spark, broker, f"merge-{name}", Json("n int")) for name in ("eu", "us"))
-    everywhere = eu.merge(us, name="everywhere")
-    query = everywhere.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "ck", positions=True)
-    steps = [("us", b"a", document(n=1)), ("eu", b"a", document(n=2)), ("us", b"b", document(n=3)), ("eu", b"a", None)]
-    for topic, key, value in steps:
-        broker.send(f"merge-{topic}", [Record(key, value)])
-        query.processAllAvailable()
-    query.stop()
-    sent = {topic: times(broker, f"merge-{topic}") for topic in ("eu", "us")}
-
-    def root(topic: str, offset: int, **more: Any) -> list[dict[str, Any]]:
-        record = {"topic": f"merge-{topic}", "partition": 0, "offset": offset}
-        return [record | {"timestamp": sent[topic][offset], **more}]
-
-    written = broker.read("merge-out")
-    assert [(record.key(), json.loads(record.value())["n"]) for record in written] == [
-        (b"a", 1),
-        (b"a", 2),
-        (b"b", 3),
-        (b"a", 1),
-    ]
-    assert positions(broker, "merge-out") == [
-        [None, root("us", 0, shown=True)],
-        [root("eu", 0, shown=True), root("us", 0)],
-        [None, root("us", 1, shown=True)],
-        [root("eu", 1), root("us", 0, shown=True)],
-    ]
-    clean = from_topic(spark, broker, "merge-out", Json("n int"), roots=2, positions=True)
-    found = rows(clean.materialize("clean").changes, tmp_path / "clean")
-    read = {row.key: (row.n, row._position.chains[1][0].shown) for row in found}
-    assert read == {"a": (1, True), "b": (3, True)}
-    paced = eu.merge(us, name="paced", emit="periodic 1 hour")
-    with pytest.raises(TopologyError, match="positions: paced has emit='periodic 1 hour', and rows that wait for"):
-        paced.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)
-
-
 def test_what_a_job_upstream_publishes_twice_counts_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create("raw", "clean", "seen", "clients", "mirror", partitions=1)
     fk = Json("fk string, n int")
@@ -216,6 +176,9 @@ def test_what_a_job_upstream_publishes_twice_counts_once(spark: SparkSession, br
     read = [row._version for row in rows(mirror.changes, tmp_path / "mirror")]
     of_client = [client["timestamp"], 0, 0]
     assert read == [[sent[2], 0, 2, *of_client], [late, 1, 0, *of_client]]
+    paced = raw.merge(from_topic(spark, broker, "seen", fk), name="paced", emit="periodic 1 hour")
+    with pytest.raises(TopologyError, match="positions: paced has emit='periodic 1 hour', and rows that wait for"):
+        paced.to_kafka("mirror", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)
 
 
 def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(spark: SparkSession, broker: Broker) -> None:

@@ -1,4 +1,7 @@
-"""Records through the broker: tombstones, headers, records that cannot be used."""
+"""Records through the broker: tombstones, headers, records that cannot be used.
+
+Keys of several columns: tests/spark/test_topic_records.py, test_topic_values.py.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,12 @@ pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 def test_bad_records_become_dead_letters(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Spark reads the orders, for their headers; workers read the customers."""
+    """Spark reads the orders, for their headers, which are carried; workers read the customers."""
     broker.create("bad-orders", partitions=1, max_message_bytes=str(20 << 20))
     broker.create("bad-customers", partitions=1)
     broker.create("bad-out", partitions=1, max_message_bytes=str(40 << 20))
     large = "x" * (10 << 20)
+    headers = [("trace", b"\x01\x02"), ("trace", b"again")]
     orders = [
         Record(b"good", document(customer="c1", note="first")),
         Record(b"good", b"\xff\xfe"),
@@ -33,7 +37,7 @@ def test_bad_records_become_dead_letters(spark: SparkSession, broker: Broker, tm
         Record(b"\xff", document(customer="c1")),
         Record(b"throws", document(customer="c1", note="throw")),
         Record(b"throws", document(customer="c1", note="fine again")),
-        Record(b"no-key", document(note="no customer")),
+        Record(b"no-key", document(note="no customer"), headers),
         Record(b"gone", document(customer="c1")),
         Record(b"gone", None),
         Record(b"large", document(customer="c1", note=large)),
@@ -53,7 +57,7 @@ def test_bad_records_become_dead_letters(spark: SparkSession, broker: Broker, tm
         return row["customer"]  # type: ignore[no-any-return]
 
     joined = fk_join(left, right, extract, how="left", name="bad")
-    with running(joined, "bad-out", broker, tmp_path / "run") as job:
+    with running(joined, "bad-out", broker, tmp_path / "run", headers="left.headers") as job:
         job.drain()
         found = letters(joined.dead_letters, tmp_path / "dead")
         assert job.counters()["dead-letters"] == len(found) == 10
@@ -65,6 +69,8 @@ def test_bad_records_become_dead_letters(spark: SparkSession, broker: Broker, tm
     for row in found:
         if row.topic == "bad-orders":
             assert (row.key, row.value) == (orders[row.offset].key, orders[row.offset].value)
+    carried = {record.key(): record.headers() for record in broker.read("bad-out")}
+    assert (carried[b"no-key"], carried[b"large"]) == (headers, None)
     table = {key.decode(): json.loads(value) for key, value in broker.table("bad-out").items()}
     assert {key: (row["left"]["note"], row["right"] and row["right"]["name"]) for key, row in table.items()} == {
         "good": ("first", "Ada"),
@@ -72,19 +78,3 @@ def test_bad_records_become_dead_letters(spark: SparkSession, broker: Broker, tm
         "no-key": ("no customer", None),
         "large": (large, "Ada"),
     }
-
-
-def test_headers_are_carried_and_keys_of_several_columns_written(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    broker.create("headed-left", "headed-right", "headed-out", partitions=2)
-    key = document(shop=1, item="a")
-    broker.send("headed-left", [Record(key, document(fk="c"), [("trace", b"\x01\x02"), ("trace", b"again")])])
-    broker.send("headed-right", [Record(b"c", b"text")])
-    about: Any = {"key": Json("shop int, item string"), "headers": True}
-    left = from_topic(spark, broker, "headed-left", Json("fk string"), **about)
-    joined = fk_join(left, from_topic(spark, broker, "headed-right"), "fk", name="headed")
-    writing = {"headers": "left.headers", "value": "concat(left.fk, '+', right.value)"}
-    with running(joined, "headed-out", broker, tmp_path, **writing) as job:
-        job.drain()
-    (record,) = broker.read("headed-out")
-    assert (json.loads(record.key()), record.value()) == ({"shop": 1, "item": "a"}, b"c+text")
-    assert record.headers() == [("trace", b"\x01\x02"), ("trace", b"again")]
