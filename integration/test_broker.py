@@ -191,12 +191,12 @@ def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(spark: Spark
     def count(rows: DataFrame, _: int) -> None:
         found.append((rows.rdd.getNumPartitions(), rows.count()))
 
-    for more in ({}, {"minPartitions": "6"}, {"maxRecordsPerPartition": "1"}):
+    for more in ({}, {"minPartitions": "6"}):
         options = {"startingOffsets": "earliest", **more}
         records = on_spark(spark, records_of(spark, "many-partitions", broker.bootstrap, options))
         write = records.writeStream.trigger(availableNow=True)
         write.foreachBatch(count).start().awaitTermination()
-    assert found == [(2, 6), (6, 6), (6, 6)]
+    assert found == [(2, 6), (6, 6)]
 
 
 def test_a_preview_reads_topics_and_makes_none(spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

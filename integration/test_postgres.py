@@ -30,7 +30,7 @@ def is_plain(kind: pa.DataType) -> bool:
 
 @pytest.mark.faults
 class TestPostgres(SinkContract):
-    every = 1 if EVERY else 9
+    every = 1 if EVERY else 14
     types: ClassVar[list[pa.DataType]] = [kind for kind in SinkContract.types if is_plain(kind)]
 
     @pytest.fixture(autouse=True)

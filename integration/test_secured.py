@@ -279,15 +279,14 @@ def test_each_documented_way_in(
 def test_a_job_gives_its_options_to_every_query_and_shows_no_secret(
     secured: SecuredBroker, tmp_path: Path, fkjoin_here: Callable[..., str], require_unseen: Callable[..., None]
 ) -> None:
-    """The commands for internal topics run on it, too."""
     secured.create("job-read", "job-out", "job-more", "job-dead", partitions=1)
     secured.send("job-read", [Record(b"a", document(n=1, k="x")), Record(b"b", document(n=2, k="x")), Record(b"c", b"{")])
     job = job_of("job", "mTLS with PEM texts", secured, tmp_path)
-    shown = [fkjoin_here(*command, job) for command in (("run",), ("state", "purge"))]
+    shown = fkjoin_here("run", job)
     for topic in ("job-out", "job-more"):
         assert {key: json.loads(value) for key, value in secured.table(topic).items()} == {b"x": {"n": 2}}
     assert len(secured.read("job-dead")) == 1
-    require_unseen(*shown)
+    require_unseen(shown)
 
 
 UNKNOWN = {

@@ -29,7 +29,7 @@ def final(table: Table, folder: Path, *columns: str) -> dict[str, Any]:
 ONE_BATCH = pytest.param({}, id="one batch", marks=pytest.mark.nightly)
 
 
-@pytest.mark.parametrize("options", [ONE_BATCH, pytest.param({"maxOffsetsPerTrigger": 80}, id="many batches")])
+@pytest.mark.parametrize("options", [ONE_BATCH, pytest.param({"maxOffsetsPerTrigger": 120}, id="many batches")])
 def test_a_grown_topic_is_read_whole(spark: SparkSession, broker: Broker, tmp_path: Path, options: dict[str, Any]) -> None:
     """Some of its keys moved to another partition with the records written after one was added."""
     topic = f"grown-{len(options)}"
