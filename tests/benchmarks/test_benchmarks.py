@@ -1,35 +1,24 @@
-"""The comparison with other engines: what it prints and draws. How fast anything is, is no test's affair."""
+"""Workloads of the comparison with other engines, and the prediction of what a join takes.
+
+How fast anything is, is no test's affair.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as ElementTree
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.compare import Summary, compared, report
+from benchmarks import sizing
 from benchmarks.operators import require_same
 from benchmarks.queries import QUERIES, dated
+from benchmarks.sizing import Size, constants, expected, main, measure
 from benchmarks.workload import write_phases
-
-
-def test_a_summary_has_medians_and_ratios_and_a_picture() -> None:
-    runs = [{"inputs_per_s_2_3": rate, "peak_mib": 100 + rate, "cpu_s": 8.0} for rate in (30, 10, 20)]
-    ours = Summary.of("fkjoin", runs, 0.8)
-    other = Summary("<other>", [5.0, 40.0, 8.0], 900.0, 4.0)
-    assert (ours.rates, ours.memory_mib, ours.processor_s) == ([30.0, 10.0, 20.0], 120.0, 10.0)
-    assert other.line(ours).endswith("fkjoin is 2.50 x")
-    beside = Summary("third", [5.0])
-    rows = [*compared("files", [ours, other]), *compared("topics", [Summary("fkjoin", ours.rates), beside])]
-    assert rows[1] == ("files, inputs/s: <other>", "8 (5 to 40); fkjoin is 2.50 ×")
-    assert len(rows) == 6
-    page = report([ours, other], [ours, beside], "a & b", rows)
-    assert "<td>files, inputs/s: &lt;other&gt;<td>8 (5 to 40)" in page
-    chart = ElementTree.fromstring(re.findall(r"<svg.*?</svg>", page, re.DOTALL)[0])
-    assert [text.text for text in chart.iter("text")] == ["fkjoin", "20", "<other>", "8"]
-    assert "a &amp; b" in page
+from tests.support.places import ROOT
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -46,3 +35,31 @@ def test_a_query_has_a_workload_in_three_phases_and_a_recomputation(name: str, t
     del lines[first - 1 :]
     with pytest.raises(SystemExit, match=f"{name}: .* differ from a recomputation"):
         require_same(name, query.wanted([lines]), wanted)
+
+
+SMALL = Size(left=1_000_000, right=200_000, rate=1000)
+
+
+def test_the_page_has_the_constants_that_are_used() -> None:
+    used = set(re.findall(r'\bk\["(\w+)"\]', (ROOT / "benchmarks" / "sizing.py").read_text()))
+    assert used | {"rate"} == set(constants())
+
+
+def test_the_page_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "sizing.md").read_text()
+    (command,) = re.findall(r"^    python -m benchmarks\.(sizing predict --left 1000000000 (?:.*\\\n)*.*)$", page, re.M)
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    assert main() == 0
+    printed = capsys.readouterr().out
+    missing = [line for line in printed.splitlines() if line and f"\n{line}\n" not in page]
+    assert missing == []
+    assert len(printed.splitlines()) > 20
+
+
+@pytest.mark.parametrize(("part", "code"), [(1.2, 0), (1.3, 1), (0.7, 1)])
+def test_a_measurement_that_differs_ends_with_1(part: float, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(size: Size, folder: Path) -> dict[str, float]:
+        return expected(size) | ({"peak_mib": part * expected(size)["peak_mib"]} if size.left == 500 else {})
+
+    monkeypatch.setattr(sizing, "measured", found)
+    assert measure([200, 500]) == code
