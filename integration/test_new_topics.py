@@ -68,6 +68,7 @@ def shop(spark: SparkSession, broker: Broker, tmp_path: Path, request: pytest.Fi
     return Shop(spark, broker, f"shop{abs(hash(request.node.name)) % 10_000}", tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_topic_made_anew_is_refused_or_read_in_the_place_of_the_one_before(shop: Shop, broker: Broker) -> None:
     send(broker, shop.customers, c1={"name": "Ada"}, c2={"name": "Bo"})
     send(broker, shop.orders, **{f"o{number}": {"customer": f"c{number % 3}", "n": number} for number in range(12)})
