@@ -136,27 +136,6 @@ def test_a_start_over_begins_again_after_a_kill(shop: Shop, broker: Broker, monk
     assert shop.run("count") == {"d": (12,)}
 
 
-def test_a_topic_of_events_that_is_made_anew_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    broker.create("anew-customers", "anew-clicks", partitions=1)
-    send(broker, "anew-customers", a={"name": "Ada"})
-    send(broker, "anew-clicks", a={})
-    customers = from_topic(spark, broker, "anew-customers", Json("name string"))
-    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "anew-clicks", "startingOffsets": "earliest"}
-    clicks = spark.readStream.format("kafka").options(**options).load().selectExpr("cast(key as string) as id")
-    seen = customers.enrich(clicks, on="id", name="seen")
-
-    def run() -> None:
-        where: Any = {"checkpoint": tmp_path / "ck", "trigger": "available-now"}
-        finished(seen.to_parquet(tmp_path / "seen", **where))
-
-    run()
-    assert [(row.id, row.name) for row in spark.read.parquet(str(tmp_path / "seen")).collect()] == [("a", "Ada")]
-    broker.anew("anew-clicks", partitions=1)
-    send(broker, "anew-clicks", a={}, b={})
-    with pytest.raises(FkJoinError, match="topic anew-clicks was deleted and created again.* a new checkpoint"):
-        run()
-
-
 def test_a_table_that_is_written_as_it_is_read_cannot_start_over(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """The topic is made anew between two starts of one table."""
     broker.create("as-read", "as-read-out", partitions=1)

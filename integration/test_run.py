@@ -229,6 +229,10 @@ def test_events_are_sent_once_with_rows(broker: Broker, tmp_path: Path, fkjoin_h
     headers = dict(dead.headers())
     assert (json.loads(dead.value()), headers["fkjoin.table"]) == ({"number": "none", "page": "p"}, b"clicks")
     assert headers["fkjoin.reason"].startswith(b"enrich: concat('c', cast(number as int)): ")
+    broker.anew("seen-clicks", partitions=2)
+    broker.send("seen-clicks", [Record(b"1", b"p")])
+    with pytest.raises(FkJoinError, match="topic seen-clicks was deleted and created again.* a new checkpoint"):
+        fkjoin_here("run", job)
 
 
 def test_the_doctor_looks_at_connector_workers_and_brokers(
