@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import sizing
 from benchmarks.operators import require_same
 from benchmarks.queries import QUERIES, dated
-from benchmarks.sizing import Size, constants, expected, main, measure
+from benchmarks.sizing import Size, constants, main
 from benchmarks.workload import write_phases
 from tests.support.places import ROOT
 
@@ -54,12 +53,3 @@ def test_the_page_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatch,
     missing = [line for line in printed.splitlines() if line and f"\n{line}\n" not in page]
     assert missing == []
     assert len(printed.splitlines()) > 20
-
-
-@pytest.mark.parametrize(("part", "code"), [(1.2, 0), (1.3, 1), (0.7, 1)])
-def test_a_measurement_that_differs_ends_with_1(part: float, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(size: Size, folder: Path) -> dict[str, float]:
-        return expected(size) | ({"peak_mib": part * expected(size)["peak_mib"]} if size.left == 500 else {})
-
-    monkeypatch.setattr(sizing, "measured", found)
-    assert measure([200, 500]) == code
