@@ -87,8 +87,9 @@ def test_a_job_whose_files_were_archived_starts(spark: SparkSession, tmp_path: P
             job(spark, tmp_path).check()
     finally:
         spark.conf.set(TIME_ZONE, zone)
-    put(2)
     run_queries(started)
+    put(2)
+    run_queries(job(spark, tmp_path))
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted((row.id, row.left.amount, row.left.region) for row in rows) == [("o1", 1, "eu"), ("o2", 2, "eu")]
 
