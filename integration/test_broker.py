@@ -1,4 +1,4 @@
-"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart, an outage.
+"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart.
 
 Jobs that publish twice, and bounded previews of topics.
 """
@@ -23,7 +23,6 @@ from fkjoin.metrics import watch
 from fkjoin.sessions.settings import PARTITIONS
 from fkjoin.sinks import preview
 from fkjoin.spark.on_spark import on_spark
-from tests.support.queries import write_lines
 from tests.support.sinks import finished
 
 from .broker import Broker, Record, Transactions
@@ -218,10 +217,6 @@ def test_a_preview_reads_topics_and_makes_none(spark: SparkSession, broker: Brok
     assert broker.topics() == before
 
 
-GONE_S = 75
-"""Seconds of the outage: the producer's own limit is 60 s, and a task asks it for the topic some seconds late."""
-
-
 def test_the_lag_and_brokers_that_do_not_answer(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """The options bound the time until the query fails."""
     broker.create("silent", partitions=1)
@@ -244,24 +239,3 @@ def test_the_lag_and_brokers_that_do_not_answer(spark: SparkSession, broker: Bro
     says = f"^query out failed: the brokers of topic silent at {broker.bootstrap} do not answer \\("
     with broker.gone(), pytest.raises(QueryError, match=says):
         query.awaitTermination(60)
-
-
-@pytest.mark.nightly
-def test_batches_wait_for_a_broker_that_is_gone_for_a_minute(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """One batch is to be written to a topic, and another one to be read from a topic."""
-    broker.create("outage-out", "outage-in", partitions=1)
-    broker.send("outage-in", [Record(b"a", b"1")])
-    (tmp_path / "rows").mkdir()
-    files = Table.from_files(spark, tmp_path / "rows", key="id", version="lsn", schema="id string, lsn bigint", format="json")
-    writing = files.to_kafka("outage-out", broker.bootstrap, checkpoint=tmp_path / "ck-out")
-    topic = from_topic(spark, broker, "outage-in")
-    reading = topic.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck-in")
-    reading.processAllAvailable()
-    with broker.gone():
-        write_lines(tmp_path / "rows", "0", [{"id": "a", "lsn": 1}])
-        assert not writing.awaitTermination(GONE_S), writing.exception()
-    broker.send("outage-in", [Record(b"b", b"2")])
-    writing.processAllAvailable()
-    reading.processAllAvailable()
-    assert [message.key() for message in broker.read("outage-out")] == [b"a"]
-    assert sorted(row.key for row in spark.read.parquet(str(tmp_path / "out")).collect()) == ["a", "b"]

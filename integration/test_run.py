@@ -24,7 +24,6 @@ from fkjoin.kafka import admin
 from integration.faults.cluster import WORKER_POINTS
 from integration.machine import Process
 from tests.support.replay.traces import TraceChange
-from tests.support.sampling import EVERY, sampled
 
 from .broker import Broker, Record
 from .faults.cluster import compiled
@@ -59,17 +58,7 @@ tables.right.snapshot = "{folder}/right"
 """
 
 
-FILES = """
-[sinks.files]
-table = "joined"
-path = "{folder}/files"
-"""
-
-
-STRIKES = [("log write", "before", "worker"), ("state commit", "after", "jvm")]
-"""A sample; ``make faults`` tries ``EVERY_STRIKE``."""
-
-EVERY_STRIKE = [
+STRIKES = [
     *product(WORKER_POINTS, ("before", "after"), ["worker"]),
     *product(("offset log", "state commit", "offset commit"), ("before", "after"), ["jvm"]),
 ]
@@ -83,24 +72,22 @@ def running(job: Path) -> Process:
 
 
 @pytest.mark.nightly
-@pytest.mark.faults
-@pytest.mark.parametrize("deployment", sampled(["fused", "staged"], ["fused"]))
+@pytest.mark.parametrize("deployment", ["fused", "staged"])
 def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     broker: Broker, connector: str, tmp_path: Path, deployment: str, refused_here: Callable[..., Any]
 ) -> None:
     """Workers and the JVM are killed at points of the stages' work and of Spark's commits; tables begin with snapshots.
 
-    The fused job writes to files, too, in the same query, and a second start is refused.
+    A second start is refused.  Several sinks: integration/test_sink_faults.py.
     """
     name = f"killed-{deployment}"
     broker.create(*(f"{name}-{end}" for end in ("left", "right", "out", "dead")), partitions=2)
-    several = {"fused": FILES, "staged": ""}[deployment]
-    more = SNAPSHOTS + f'spark."spark.jars" = "{connector}"' + JOB.replace("{deployment}", deployment) + several
+    more = SNAPSHOTS + f'spark."spark.jars" = "{connector}"' + JOB.replace("{deployment}", deployment)
     again = job_file(name, tmp_path, broker, TABLES, more).rename(tmp_path / "again.toml")
     job = job_file(name, tmp_path, broker, TABLES, FAULTS + more)
     rng = random.Random(5)
     events: list[TraceChange] = []
-    sends, lefts = 0, 2000 if EVERY else 600
+    sends, lefts = 0, 2000
 
     def send(size: int, unsent: int = 0) -> None:
         """Send changes on both sides but for the first ``unsent`` ones, and one record that cannot be used."""
@@ -123,15 +110,12 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     take_snapshots(tmp_path, events[: lefts // 2])
     process = running(job)
     process.wait_for("the first table", equal)
-    if EVERY:
-        process.kill()  # between batches
-        send(3 * lefts // 2)
-        process = running(job)
-        process.wait_for("the second table", equal)
-    if several:
-        assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in refused_here("run", again).err
-    strikes = sampled(EVERY_STRIKE, STRIKES)
-    for point, when, victim in strikes:
+    process.kill()  # between batches
+    send(3 * lefts // 2)
+    process = running(job)
+    process.wait_for("the second table", equal)
+    assert f"checkpoint: {tmp_path}/checkpoint is in use by process" in refused_here("run", again).err
+    for point, when, victim in STRIKES:
         what = f"{victim} killed {when} {point}"
         process.arm(f"{point}|{when}|{victim}")
         send(3 * lefts // 4)
@@ -145,9 +129,7 @@ def test_a_job_killed_between_and_within_batches_ends_equal_to_the_batch_join(
     assert process.terminate() == 0
     assert {(m.key(), m.value()) for m in broker.read(dead)} == {(b"bad", b"{")}
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
-    assert {"sinks-joined" if several else "sink-out", "dead-letters-joined"} <= {line["query"] for line in lines}
-    if several:
-        assert newest(tmp_path / "files") == batch_join(events, "left")
+    assert {"sink-out", "dead-letters-joined"} <= {line["query"] for line in lines}
 
 
 def take_snapshots(folder: Path, events: list[TraceChange]) -> None:
@@ -159,16 +141,6 @@ def take_snapshots(folder: Path, events: list[TraceChange]) -> None:
         table = pa.table({"key": [event.key for event in live], "value": [event.value for event in live]})
         table = table.append_column("fk", [[event.foreign_key for event in live]])
         pq.write_table(table.select(columns), folder / side / "1.parquet")
-
-
-def newest(folder: Path) -> dict[str, Any]:
-    """The table that the changes in the files lead to; each change is there once."""
-    changes = [row for path in folder.glob("batch=*/*.parquet") for row in pq.read_table(path).to_pylist()]
-    told_apart = [(row["key"], row["_left_version"], row["_right_version"] or []) for row in changes]
-    assert len(set(map(str, told_apart))) == len(told_apart)
-    table = {row["key"]: row for _, row in sorted(zip(told_apart, changes, strict=True), key=lambda item: item[0])}
-    live = (row for row in table.values() if row["_operation"] != "delete")
-    return {row["key"]: [row["left"]["value"], row["right"] and row["right"]["value"]] for row in live}
 
 
 def dead_place(message: Any) -> tuple[bytes, bytes]:
