@@ -207,9 +207,7 @@ def test_events_are_sent_once_with_rows(broker: Broker, tmp_path: Path, fkjoin_h
         fkjoin_here("run", job)
 
 
-def test_the_doctor_looks_at_connector_workers_and_brokers(
-    broker: Broker, connector: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doctor_on_a_broker(broker: Broker, connector: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The doctor runs in the tests' session; tests/sessions/test_class_archive.py has it in one of its own."""
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)
     run = CliRunner().invoke(app, ["doctor", "--jars", connector, "--bootstrap-servers", broker.bootstrap])

@@ -351,9 +351,7 @@ OPTIONS: dict[str, Any] = {
 """Options of a topic at brokers that do not exist."""
 
 
-def test_options_of_topics_and_storages_are_shown_without_their_secrets(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_are_shown_without_their_secrets(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query does so as well whose brokers go away after it was built."""
     for module in (topics, writing, new_topics):
         monkeypatch.setattr(module, "require_topic", lambda *_: admin.Topic(1, None))

@@ -132,9 +132,7 @@ def test_a_connector_is_needed_if_brokers_are_named(
 @pytest.mark.parametrize(
     ("brokers", "given", "fetched"), [("b:9092", {}, True), ("", {}, False), ("b:9092", {"spark.jars": "x"}, False)]
 )
-def test_brokers_are_asked_through_the_connector_that_fits(
-    monkeypatch: pytest.MonkeyPatch, brokers: str, given: dict[str, str], fetched: bool
-) -> None:
+def test_brokers_are_asked(monkeypatch: pytest.MonkeyPatch, brokers: str, given: dict[str, str], fetched: bool) -> None:
     asked: list[bool] = []
 
     def session(*_: Any, kafka: bool) -> Any:

@@ -46,9 +46,7 @@ def letters(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(folder.glob("part-*.json")) for line in path.read_text().splitlines()]
 
 
-def test_a_job_keeps_columns_and_sets_lines_aside(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_job_keeps_columns(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
     write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","amount":5,"lsn":1}', '{"id":"o2","cust')
     run_queries(job(spark, tmp_path))

@@ -206,9 +206,7 @@ def test_a_session_of_a_cluster_is_not_taken_for_a_local_one(spark: SparkSession
     assert spark.conf.get("spark.master") == before
 
 
-def test_a_thousand_settings_take_no_thousand_calls(
-    spark: SparkSession, settings: Any, context: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_take_few_calls(spark: SparkSession, settings: Any, context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """``prepare`` is called for each table."""
     assert settings.size() > 500
     jvm: Any = spark._jvm

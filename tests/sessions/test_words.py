@@ -203,7 +203,7 @@ REPORT = b":: resolution report ::\n\t0 artifacts copied, 13 already retrieved (
     ("before", "everything", "shown"),
     [(REPORT, True, FIRST), (REPORT, False, FIRST), (LINES, True, ALL), (LINES, False, KEPT)],
 )
-def test_what_is_held_comes_in_its_order_without_the_report_on_packages(
+def test_what_is_held_comes_in_its_order(
     before: bytes, everything: bool, shown: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = words.Output()
