@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,15 +50,8 @@ def test_options_have_the_file_unless_somebody_else_has_said_what_to_do(file: Pa
 
 
 @pytest.mark.spark
-def test_a_session_begins_with_what_another_has_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as default:
-        default.delenv(ARCHIVE_PLACE)
-        made = archive()
-    if made is not None and made.is_file():  # by ``make prepare``: it takes half a minute
-        file.parent.mkdir()
-        shutil.copy2(made, file)
-    else:
-        assert make([sys.executable, "-c", _SESSION]) == file
+def test_a_session_begins_with_what_another_has_kept(file: Path) -> None:
+    assert make([sys.executable, "-c", _SESSION]) == file
     assert list(file.parent.iterdir()) == [file]
     run = subprocess.run([sys.executable, "-c", _SESSION], capture_output=True, text=True, check=True)
     assert run.stdout.startswith("pid "), "the JVM says nothing of its own"
