@@ -105,7 +105,6 @@ NARROWER = {
 }
 
 WIDER: dict[str, tuple[list[str], list[Any]]] = {
-    "tinyint": (["smallint"], [-128, 127]),
     "int": (["bigint", "double precision", "numeric(12, 2)", "text"], [-(2**31), 2**31 - 1]),
     "bigint": (["numeric", "numeric(19)"], [-(2**63), 2**63 - 1]),
     "float": (["double precision"], [0.10000000149011612, float("inf")]),

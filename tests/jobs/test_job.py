@@ -260,10 +260,6 @@ def test_a_job_runs_and_is_checked(tmp_path: Path, fkjoin_here: Callable[..., st
     lake = load_catalog("default", uri=f"sqlite:///{tmp_path}/catalog.db").load_table("shop.totals").scan().to_arrow()
     assert [(one["name"], one["n"]) for one in lake.to_pylist()] == [("Ada", 3)]
     assert done["sink-out"]["counters"]["joined"]["out"] == 4
-    assert done["sinks-totals"]["counters"]["totals"]["out"] == 1
-    about = done["sink-out"]
-    assert about["totals"] == about["counters"], "of one batch"
-    assert about["rates"]["joined"]["out"] == round(4 / about["seconds"], 1)
     assert list((tmp_path / "out").glob("batch=00000000-*/*.parquet"))
     (totals,) = (tmp_path / "totals").glob("batch=00000000-*/*.parquet")
     (row,) = pq.read_table(totals).to_pylist()

@@ -43,10 +43,6 @@ for name, schema in SCHEMAS.items():
 OUT = 'table = "joined"\npath = "{folder}/out"'
 A_FILE = "FOLDER/job.toml cannot be written to: FOLDER/job.toml is a file; make"
 CHECKED = [
-    (
-        'table = "orders"\npath = "{folder}/out"\nformat = "delta"',
-        "sinks.out: orders: a batch of a source may contain several changes",
-    ),
     (f'{OUT.replace("out", "job.toml")}\nformat = "json"', A_FILE),
     (
         f'{OUT}\nformat = "csv"',

@@ -98,7 +98,6 @@ UNSEEN: list[Mistake] = [
 ]
 
 FINE = [
-    (FILES, FILES),
     (FILES, f"{FILES}\nheaders = false"),
     (OUT, f"{OUT}\npositions = false\noptions = {{}}"),
     (OUT, f'{OUT}\non_error = "fail"\nretry_s = {RETRY_S}'),

@@ -185,6 +185,7 @@ GOOD = (b"\1v", b"r", b"\0" * 8)
         (b"g", b"", GOOD, "the value is empty"),
         (b"g", b"x\3", GOOD, "last byte is not 0, 1 or 2"),
         (b"g", b"\2", GOOD, "the new value is cut off"),
+        (b"g", b"\0\0\0\4new\2", GOOD, "the new value is cut off"),
         (b"g", b"\xff\0\0\0new!\2", GOOD, "the new value is cut off"),
         (b"g", b"x\1", (None, b"r", b"\0" * 8), "a header fkjoin.version, fkjoin.row or fkjoin.timestamp is missing"),
         (b"g", b"x\1", (b"", b"r", b"\0" * 8), "the header fkjoin.version is empty"),
