@@ -40,7 +40,7 @@ environments: $(SPARKS:%=.venv-%/ready)
 # Where a Spark lacks what a test needs, the test is skipped with the words of the refusal.
 ROOMS := $(addprefix tests/,api checkpoint codec files folds kafka lowering replay sinks spark stages testing \
 	sessions/test_abilities.py sessions/test_words.py)
-TOPICS := $(addprefix integration/,test_join.py test_aggregates.py test_records.py test_postgres.py test_connect.py)
+TOPICS := $(addprefix integration/,test_join.py test_aggregates.py test_postgres.py test_connect.py)
 COMPAT := -q -m "not nightly and not newest"
 compat: export FKJOIN_COMPAT = 1
 compat: export PYTHONPATH = $(CURDIR)

@@ -1,4 +1,4 @@
-"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart, an outage.
+"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart.
 
 Jobs that publish twice, and bounded previews of topics.
 """
@@ -20,10 +20,9 @@ from fkjoin.kafka.internal import read_internal
 from fkjoin.kafka.reading import records_of
 from fkjoin.lowering.as_begun import topics_of
 from fkjoin.metrics import watch
-from fkjoin.sessions.settings import EXCLUDED, PARTITIONS
+from fkjoin.sessions.settings import PARTITIONS
 from fkjoin.sinks import preview
 from fkjoin.spark.on_spark import on_spark
-from tests.support.queries import write_lines
 from tests.support.sinks import finished
 
 from .broker import Broker, Record, Transactions
@@ -33,9 +32,7 @@ from .machine import until
 pytestmark = pytest.mark.usefixtures("small_tables", "ended_queries")
 
 
-def test_a_topic_that_is_not_there_or_does_not_fit_is_refused_before_a_query_starts(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_a_topic_that_does_not_fit_is_refused(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """Brokers that do not answer: test_run.py."""
     broker.create("there-left", "there-right", partitions=2)
     left, right = tables(spark, broker, "there")
@@ -68,9 +65,7 @@ def change(value: str) -> Record:
     return Record(b"k", document(fk="a", value=value))
 
 
-def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_with_more_partitions(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_only_committed_records_are_read_after_a_restart(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """Aborted ones at a topic's end end a run; those after an open one are read when it is committed.
 
     Internal topics are read with the options of a table's topic.
@@ -109,9 +104,6 @@ def test_only_committed_records_are_read_also_of_a_broker_restarted_and_a_topic_
             return joined_rows(broker, "tx-out") == {"k": ["later", "moved"]}
 
         until("Spark learns of new partitions when it refreshes its metadata", moved, 120, 0.5)
-    asked = {"kafka.isolation.level": "read_uncommitted"}
-    every = from_topic(spark, broker, "tx-left", options=asked)
-    assert len(rows(every.changes, tmp_path / "every")) == 5
     internal = rows(on_spark(spark, read_internal(spark, connection, "tx-left")), tmp_path / "internal")
     assert [json.loads(row.value)["value"] for row in internal] == ["committed", "late", "later"]
 
@@ -131,96 +123,7 @@ def times(broker: Broker, topic: str) -> list[int]:
     return [record.timestamp()[1] for record in broker.read(topic)]
 
 
-@pytest.mark.nightly
-def test_rows_know_where_their_records_were_read(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Workers and Spark tell it to filters, extractors and joiners."""
-    broker.create("placed", "placed-clients", partitions=1)
-    broker.send("placed", [Record(key.encode(), document(fk="c")) for key in "abc"])
-    broker.send("placed-clients", [Record(b"c", b"name")])
-    clients = from_topic(spark, broker, "placed-clients")
-    joiner = ["left._position as place", "left._position.offset + 1 as next", "right.value as client"]
-    place = {"topic": "placed", "partition": 0}
-    for name, more in (("workers", {}), ("spark", {"headers": True})):
-        orders = from_topic(spark, broker, "placed", Json("fk string"), name=name, positions=True, **more)
-        assert orders.columns == ["key", "fk", *more, "_position"]
-        extractor = "if(_position.topic = 'placed' and _position.partition = 0, fk, null)"
-        joined = fk_join(orders.filter("_position.offset > 0"), clients, extractor, name=f"{name}-joined", joiner=joiner)
-        found = rows(joined.changes, tmp_path / name)
-        read_at = sorted((row.key, row.place.asDict(), row.next, row.client) for row in found)
-        assert read_at == [(key, {**place, "offset": at}, at + 1, "name") for key, at in (("b", 1), ("c", 2))]
-
-
-@pytest.mark.nightly
-def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """A reader takes the positions of both tables for a row's version (laws of it: tests/stages/test_merge.py)."""
-    broker.create("merge-eu", "merge-us", "merge-out", partitions=1)
-    eu, us = (from_topic(spark, broker, f"merge-{name}", Json("n int")) for name in ("eu", "us"))
-    everywhere = eu.merge(us, name="everywhere")
-    query = everywhere.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "ck", positions=True)
-    steps = [("us", b"a", document(n=1)), ("eu", b"a", document(n=2)), ("us", b"b", document(n=3)), ("eu", b"a", None)]
-    for topic, key, value in steps:
-        broker.send(f"merge-{topic}", [Record(key, value)])
-        query.processAllAvailable()
-    query.stop()
-    sent = {topic: times(broker, f"merge-{topic}") for topic in ("eu", "us")}
-
-    def root(topic: str, offset: int, **more: Any) -> list[dict[str, Any]]:
-        record = {"topic": f"merge-{topic}", "partition": 0, "offset": offset}
-        return [record | {"timestamp": sent[topic][offset], **more}]
-
-    written = broker.read("merge-out")
-    assert [(record.key(), json.loads(record.value())["n"]) for record in written] == [
-        (b"a", 1),
-        (b"a", 2),
-        (b"b", 3),
-        (b"a", 1),
-    ]
-    assert positions(broker, "merge-out") == [
-        [None, root("us", 0, shown=True)],
-        [root("eu", 0, shown=True), root("us", 0)],
-        [None, root("us", 1, shown=True)],
-        [root("eu", 1), root("us", 0, shown=True)],
-    ]
-    clean = from_topic(spark, broker, "merge-out", Json("n int"), roots=2, positions=True)
-    found = rows(clean.materialize("clean").changes, tmp_path / "clean")
-    read = {row.key: (row.n, row._position.chains[1][0].shown) for row in found}
-    assert read == {"a": (1, True), "b": (3, True)}
-    paced = eu.merge(us, name="paced", emit="periodic 1 hour")
-    with pytest.raises(TopologyError, match="positions: paced has emit='periodic 1 hour', and rows that wait for"):
-        paced.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)
-
-
-@pytest.mark.nightly
-def test_joins_that_run_as_one_say_where_rows_came_from_as_joins_in_a_row_do(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
-    broker.create("sold", "buyers", "items", "as-one", "as-written", partitions=2)
-    sold = from_topic(spark, broker, "sold", Json("buyer string, item string, n int"))
-    buyers = from_topic(spark, broker, "buyers", Json("name string"))
-    items = from_topic(spark, broker, "items", Json("name string"))
-    broker.send("buyers", [Record(b"a", document(name="Ann")), Record(b"b", document(name="Bo"))])
-    broker.send("items", [Record(b"p", document(name="pen"))])
-    broker.send("sold", [Record(b"%d" % at, document(buyer="a", item="pq"[at % 2], n=at)) for at in range(4)])
-    broker.send("sold", [Record(b"0", document(buyer="b", item="p", n=9)), Record(b"1", None), Record(b"5", b"broken")])
-    excluded = {"as-written": ("joins-share-stages", "did not fire"), "as-one": ("", "fired")}
-    for topic, (rules, fired) in excluded.items():
-        spark.conf.set(EXCLUDED, rules)
-        first = fk_join(sold, buyers, "buyer", joiner=["left.n", "left.item", "right.name as buyer"], name="first")
-        both = fk_join(first, items, "item", "left", joiner=["left.n", "left.buyer", "right.name as item"], name="both")
-        assert f"joins-share-stages {fired}" in both.describe()
-        assert published(both, topic, broker, tmp_path / topic)["dead-letters"] == 1
-        assert {key: json.loads(value) for key, value in broker.table(topic).items()} == {
-            b"0": {"n": 9, "buyer": "Bo", "item": "pen"},
-            b"2": {"n": 2, "buyer": "Ann", "item": "pen"},
-            b"3": {"n": 3, "buyer": "Ann", "item": None},
-        }
-    one, other = ({it.key(): it.headers() for it in broker.read(topic)} for topic in excluded)
-    assert one == other
-
-
-def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts_over(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_what_a_job_upstream_publishes_twice_counts_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.create("raw", "clean", "seen", "clients", "mirror", partitions=1)
     fk = Json("fk string, n int")
     raw = from_topic(spark, broker, "raw", fk)
@@ -272,6 +175,9 @@ def test_what_a_job_upstream_publishes_twice_counts_once_and_another_root_starts
     read = [row._version for row in rows(mirror.changes, tmp_path / "mirror")]
     of_client = [client["timestamp"], 0, 0]
     assert read == [[sent[2], 0, 2, *of_client], [late, 1, 0, *of_client]]
+    paced = raw.merge(from_topic(spark, broker, "seen", fk), name="paced", emit="periodic 1 hour")
+    with pytest.raises(TopologyError, match="positions: paced has emit='periodic 1 hour', and rows that wait for"):
+        paced.to_kafka("mirror", broker.bootstrap, checkpoint=tmp_path / "none", positions=True)
 
 
 def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(spark: SparkSession, broker: Broker) -> None:
@@ -284,28 +190,25 @@ def test_a_topic_is_read_by_as_many_tasks_as_a_stage_has_partitions(spark: Spark
     def count(rows: DataFrame, _: int) -> None:
         found.append((rows.rdd.getNumPartitions(), rows.count()))
 
-    for more in ({}, {"minPartitions": "6"}, {"maxRecordsPerPartition": "1"}):
+    for more in ({}, {"minPartitions": "6"}):
         options = {"startingOffsets": "earliest", **more}
         records = on_spark(spark, records_of(spark, "many-partitions", broker.bootstrap, options))
         write = records.writeStream.trigger(availableNow=True)
         write.foreachBatch(count).start().awaitTermination()
-    assert found == [(2, 6), (6, 6), (6, 6)]
+    assert found == [(2, 6), (6, 6)]
 
 
-def test_a_preview_reads_the_beginning_of_topics_and_makes_none(
-    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_preview_reads_topics_and_makes_none(spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of tables whose options pace their queries."""
     broker.create("previewed-orders", "previewed-customers", partitions=1)
     broker.send("previewed-customers", [Record(f"c{at}".encode(), document(name=f"name {at}")) for at in range(3)])
     orders = [Record(f"o{at:03}".encode(), document(customer=f"c{at % 3}", amount=at)) for at in range(100)]
-    broker.send("previewed-orders", [*orders, Record(b"o000", None)])
+    broker.send("previewed-orders", orders)
     before = broker.topics()
     value, pace = Json("customer string, amount int"), {"maxOffsetsPerTrigger": 1, "minOffsetsPerTrigger": 1}
     source = from_topic(spark, broker, "previewed-orders", value, name="orders", options=pace)
     customers = from_topic(spark, broker, "previewed-customers", Json("name string"))
     joined = fk_join(source, customers, "customer", joiner=["left.amount", "right.name"], deployment="staged", name="seen")
-    sums = source.group_by("customer", name="sums", deployment="staged", emit="periodic 1 hour").sum("amount")
-    assert {tuple(row) for row in sums.preview().collect()} == {(f"c{at}", sum(range(at, 100, 3))) for at in range(3)}
     monkeypatch.setattr(preview, "_OF_TOPICS", {"maxOffsetsPerTrigger": 10})
     some = joined.preview(15).collect()
     assert len(some) == 15
@@ -314,18 +217,12 @@ def test_a_preview_reads_the_beginning_of_topics_and_makes_none(
     assert broker.topics() == before
 
 
-GONE_S = 75
-"""Seconds of the outage: the producer's own limit is 60 s, and a task asks it for the topic some seconds late."""
-
-
-def test_the_lag_is_what_a_bounded_batch_left_and_a_failure_names_the_brokers_that_do_not_answer(
-    spark: SparkSession, broker: Broker, tmp_path: Path
-) -> None:
+def test_the_lag_and_brokers_that_do_not_answer(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """The options bound the time until the query fails."""
     broker.create("silent", partitions=1)
     broker.send("silent", [Record(str(number).encode(), b"1") for number in range(100)])
     bounded = {"maxOffsetsPerTrigger": 30, "fetchOffset.numRetries": 1}
-    limits = {"kafka.default.api.timeout.ms": 8_000, "kafka.request.timeout.ms": 4_000, **bounded}
+    limits = {"kafka.default.api.timeout.ms": 4_000, "kafka.request.timeout.ms": 2_000, **bounded}
     table = from_topic(spark, broker, "silent", options=limits)
     metrics = watch(spark)
     where: Any = {"checkpoint": tmp_path / "ck", "query_name": "out"}
@@ -342,24 +239,3 @@ def test_the_lag_is_what_a_bounded_batch_left_and_a_failure_names_the_brokers_th
     says = f"^query out failed: the brokers of topic silent at {broker.bootstrap} do not answer \\("
     with broker.gone(), pytest.raises(QueryError, match=says):
         query.awaitTermination(60)
-
-
-@pytest.mark.nightly
-def test_batches_wait_for_a_broker_that_is_gone_for_a_minute(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """One batch is to be written to a topic, and another one to be read from a topic."""
-    broker.create("outage-out", "outage-in", partitions=1)
-    broker.send("outage-in", [Record(b"a", b"1")])
-    (tmp_path / "rows").mkdir()
-    files = Table.from_files(spark, tmp_path / "rows", key="id", version="lsn", schema="id string, lsn bigint", format="json")
-    writing = files.to_kafka("outage-out", broker.bootstrap, checkpoint=tmp_path / "ck-out")
-    topic = from_topic(spark, broker, "outage-in")
-    reading = topic.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck-in")
-    reading.processAllAvailable()
-    with broker.gone():
-        write_lines(tmp_path / "rows", "0", [{"id": "a", "lsn": 1}])
-        assert not writing.awaitTermination(GONE_S), writing.exception()
-    broker.send("outage-in", [Record(b"b", b"2")])
-    writing.processAllAvailable()
-    reading.processAllAvailable()
-    assert [message.key() for message in broker.read("outage-out")] == [b"a"]
-    assert sorted(row.key for row in spark.read.parquet(str(tmp_path / "out")).collect()) == ["a", "b"]

@@ -18,7 +18,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pyspark
 import pytest
 from deltalake import DeltaTable
@@ -34,7 +33,7 @@ from fkjoin.jobs.runner import job_session
 from fkjoin.kafka import Json
 from fkjoin.metrics import Metrics, watch
 from fkjoin.sessions.local import STARTER
-from fkjoin.sessions.settings import SHORT_LIVED, TIME_ZONE
+from fkjoin.sessions.settings import SHORT_LIVED
 from fkjoin.sinks import Delta, Iceberg, Kafka, Parquet, Postgres, Sink
 from fkjoin.storage import worker_files
 from fkjoin.testing import Driver
@@ -44,8 +43,7 @@ from integration.machine import Process, free_port
 from integration.postgres import kept_rows
 from tests.support.orders import History, batch_join, tables
 from tests.support.places import ROOT
-from tests.support.queries import write_lines
-from tests.support.sessions import SPARK_4_0
+from tests.support.sessions import PARTITIONS_OF_STAGES, SPARK_4_0
 from tests.support.sinks import delta, finished, iceberg, lake
 
 Client = Callable[..., Any]
@@ -57,6 +55,7 @@ _connect: Callable[[], SparkSession]
 def _begin(address: str, folder: Path) -> None:
     global _connect
     settings: dict[str, Any] = {"fkjoin_buckets": 2, "fkjoin_index_dir": f"{folder}/index"}
+    settings["sql_shuffle_partitions"] = PARTITIONS_OF_STAGES
     _connect = functools.cache(functools.partial(fkjoin.session, remote=address, **settings))
 
 
@@ -103,16 +102,12 @@ def write(spark: SparkSession, table: str, folder: Path, *sinks: Sink) -> str:
     return shown.getvalue()
 
 
-def another_job(spark: SparkSession, table: str, folder: Path, zone: str = "UTC") -> str:
-    """Start a query on a checkpoint that another table or time zone has begun; return what the error says."""
-    before = str(spark.conf.get(TIME_ZONE))
-    spark.conf.set(TIME_ZONE, zone)
+def another_job(spark: SparkSession, table: str, folder: Path) -> str:
+    """Start a query on a checkpoint that another table has begun; return what the error says."""
     try:
         _TABLES[table](spark, folder).to(Delta(folder / "delta"), checkpoint=folder / "ck")
     except fkjoin.FkJoinError as error:
         return str(error)
-    finally:
-        spark.conf.set(TIME_ZONE, before)
     return "started"
 
 
@@ -133,20 +128,6 @@ def follow(spark: SparkSession, folder: Path) -> None:
 def state(spark: SparkSession, checkpoint: Path, name: str) -> list[dict[str, Any]]:
     """The rows of a table that was materialized."""
     return [row.asDict() for row in fkjoin.read_state(spark, checkpoint, name).collect()]
-
-
-def throwing(spark: SparkSession, folder: Path) -> tuple[str, list[str]]:
-    """Leave out the rows of folders on which expressions throw; return the plan, and the reasons."""
-    about: dict[str, Any] = {"key": "id", "version": "lsn", "deleted": "op = 'd'"}
-    table = Table.from_files(spark, folder / "in", name="rows", **about)
-    seen = table.filter("100 div n >= 10").map_values(["id", "100 div n as share", "length"]).materialize("seen")
-    finished(seen.to_parquet(folder / "out", checkpoint=folder / "ck", trigger="available-now"))
-    dead = seen.dead_letters
-    assert dead is not None
-    write = dead.writeStream.format("json").option("checkpointLocation", f"{folder}/ck-dead")
-    write.trigger(availableNow=True).start(f"{folder}/dead").awaitTermination()
-    letters = spark.read.schema("reason string").json(f"{folder}/dead").collect()
-    return seen.describe(), [row.reason for row in letters]
 
 
 def refused(spark: SparkSession, folder: Path, address: str) -> None:
@@ -309,19 +290,6 @@ def test_aggregates_and_saved_state(shop: Client, tmp_path: Path) -> None:
     error = shop(another_job, "joined", tmp_path)
     assert "/ck was made by another job: its operators were " in error
     assert " and are now joined-rekey, joined-subscription, joined-resolve, " in error
-    assert "and this session has Asia/Tokyo, " in shop(another_job, "by_region", tmp_path, zone="Asia/Tokyo")
-
-
-@pytest.mark.nightly
-def test_rows_on_which_expressions_throw_are_left_out(shop: Client, tmp_path: Path) -> None:
-    for length, rows in {"x": [("a", 5), ("b", 0)], "y": [("c", 50)]}.items():
-        lines = [{"id": key, "n": n, "lsn": 1, "op": "u"} for key, n in rows]
-        write_lines(tmp_path / "in" / f"length={length}", "1", lines)
-    described, letters = shop(throwing, tmp_path)
-    (row,) = pq.read_table(tmp_path / "out").to_pylist()
-    assert (row["id"], row["share"], row["length"]) == ("a", 20, "x")
-    assert described.endswith("all expressions that are more than a name, workers evaluate none")
-    assert letters == ["filter: 100 div n >= 10: it throws"]
 
 
 def test_what_cannot_be_had_is_refused_by_name(shop: Client, server: Server, tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
+from psycopg.conninfo import make_conninfo
 
+from tests.support import notebooks
+from tests.support.addresses import CANARY
 from tests.support.documents import blocks
-from tests.support.notebooks import executed, kept, shown
 from tests.support.places import ROOT
 from tests.support.sampling import EVERY
 
@@ -37,14 +39,15 @@ def event(op: str, before: dict[str, Any] | None = None, **after: Any) -> Record
     return Record(document(id=key), document(op=op, before=before, after=after or None, source={"lsn": 1}))
 
 
-def test_the_debezium_job_with_another_trigger_and_the_tests_connector(
+def test_the_debezium_job(
     broker: Broker, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fkjoin_here: Callable[..., str]
 ) -> None:
     text = (ROOT / "examples" / "debezium" / "job.toml").read_text()
     job = tmp_path / "job.toml"
     lines = [line for line in text.splitlines() if not line.startswith("kafka = true")]
     job.write_text("\n".join(lines).replace('"2 seconds"', '"available-now"'))
-    for name, value in {"CHECKPOINT": tmp_path / "checkpoint", "BROKER": broker.bootstrap, "TARGET": dsn}.items():
+    address = make_conninfo(dsn, password=CANARY)  # the server lets each client in
+    for name, value in {"CHECKPOINT": tmp_path / "checkpoint", "BROKER": broker.bootstrap, "TARGET": address}.items():
         monkeypatch.setenv(name, str(value))
     broker.create(ORDERS, CUSTOMERS, JOINED, partitions=1)
     broker.send(CUSTOMERS, [event("r", id=7, name="Ada")])
@@ -58,10 +61,14 @@ def test_the_debezium_job_with_another_trigger_and_the_tests_connector(
 
     broker.send(CUSTOMERS, [event("u", {"id": 7, "name": "Ada"}, id=7, name="Ada L.")])
     broker.send(ORDERS, [event("d", {"id": 2, "customer_id": 7, "amount": 20.0})])
-    fkjoin_here("run", job)
+    shown = fkjoin_here("run", job)
     assert select(dsn, "select * from shop.orders_with_customers order by id") == [(1, 7, 10.0, "Ada L.")]
     found = {json.loads(key)["id"]: json.loads(value) for key, value in broker.table(JOINED).items()}
     assert found == {1: {"customer_id": 7, "amount": 10.0, "name": "Ada L."}}
+    assert CANARY not in shown
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert {"fkjoin.json", "spark.log"} <= {file.name for file in files}
+    assert [file for file in files if CANARY.encode() in file.read_bytes()] == [], "nor is the password kept"
 
 
 def test_the_programs_make_compacted_topics_and_write_their_records(broker: Broker, tmp_path: Path) -> None:
@@ -100,7 +107,7 @@ def test_the_programs_make_compacted_topics_and_write_their_records(broker: Brok
 @pytest.mark.faults
 @pytest.mark.skipif(not EVERY, reason="a notebook starts a JVM: make faults")
 def test_from_debezium_to_delta(broker: Broker, connector: str, tmp_path: Path) -> None:
-    expected = shown(kept("debezium_to_delta"))
+    expected = notebooks.shown(notebooks.kept("debezium_to_delta"))
     assert len(expected) > 2
-    book = executed("debezium_to_delta", tmp_path, {"kafka=True": f'jars="{connector}"'}, BROKER=broker.bootstrap)
-    assert shown(book) == expected
+    book = notebooks.executed("debezium_to_delta", tmp_path, {"kafka=True": f'jars="{connector}"'}, BROKER=broker.bootstrap)
+    assert notebooks.shown(book) == expected

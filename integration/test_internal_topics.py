@@ -81,10 +81,10 @@ class Counting:
         return int(frame.agg({"n": "max"}).first()[0])  # type: ignore[index]
 
 
-def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_records(
+def test_what_all_queries_have_read_is_purged(
     spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
 ) -> None:
-    """A job is drained when nothing is left: its topic is not there yet, or all have read it, or it has no stages.
+    """A job is drained when nothing is left: all have read its topic, or it has no stages.
 
     A purge leaves what the oldest batch of a checkpoint may need, and the checkpoints that are there go on.
     """
@@ -109,16 +109,12 @@ def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_record
     with pytest.raises(FkJoinError, match="no join or aggregate has deployment = "):
         fkjoin_here("state", "purge", counting.file)
     counting.write("drain", "staged")
-    nothing = 0, f"drained: no record is left in {counting.topic}\n"
-    assert drained() == nothing
     regroup("a", "b", "c")
     assert drained() == (1, left(3))
     with pytest.raises(FkJoinError, match="has no batch that is committed; purge when its query has read something"):
         fkjoin_here("state", "purge", counting.file)
     fkjoin_here("run", counting.file)
-    assert drained() == nothing
     regroup("d")
-    assert drained() == (1, left(1))
 
     assert counting.offsets() == [0, 1, 2, 3], 'purge = "never"'
     stages = counting.job().stages
@@ -133,9 +129,13 @@ def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_record
     missing = rf"internal topic {counting.topic} begins at offset 3 of partition 0, .* give another application= .*, and give"
     with pytest.raises(FkJoinError, match=missing):
         counting.job().tables["counts"].to_parquet(tmp_path / "new", checkpoint=tmp_path / "new-checkpoint")
+    more = tmp_path / "more.toml"
+    more.write_text(f'{counting.file.read_text()}\n[sinks.more]\ntable = "counts"\npath = "{tmp_path}/more"\nformat = "json"\n')
+    with pytest.raises(FkJoinError, match=rf"internal topic {counting.topic} begins at offset 3 .*/sink-more is new, so"):
+        fkjoin_here("run", "--check", more)
     fkjoin_here("run", counting.file)
     assert counting.counted() == 4, "the checkpoints that are there continue"
-    assert drained() == nothing
+    assert drained() == (0, f"drained: no record is left in {counting.topic}\n")
 
     of_topic = ConfigResource(ConfigResource.Type.TOPIC, counting.topic)
     settings = broker.admin.describe_configs([of_topic])[of_topic].result(30)
@@ -148,9 +148,7 @@ def test_what_all_queries_have_read_is_purged_and_new_ones_need_the_first_record
 
 
 @pytest.mark.nightly
-def test_a_job_that_runs_purges_and_another_application_begins_anew(
-    spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]
-) -> None:
+def test_a_job_that_runs_purges(spark: SparkSession, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
     """Each run purges when it begins what no batch may need again: the second to last of each query is kept.
 
     A topic that refuses is said once.

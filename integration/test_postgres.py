@@ -1,30 +1,30 @@
-"""PostgreSQL tables in a real server: what every sink has to do, attempts at a time, and restores.
+"""PostgreSQL tables in a real server: what every sink has to do, attempts at a time, restores, and a server that goes away.
 
-Other ways in which a checkpoint and a table come apart: tests/sinks/test_restored_checkpoint.py.
+A checkpoint and a table that come apart: tests/sinks/test_restored_checkpoint.py.  A query that writes to a table:
+integration/test_example_job.py.
 """
 
 from __future__ import annotations
 
+import re
 import threading
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 from psycopg.sql import SQL, Identifier
-from pyspark.sql import SparkSession
 
 from fkjoin.errors import FkJoinError
 from fkjoin.sinks.postgres import Postgres
 from fkjoin.testing import SinkContract
-from integration.postgres import IDS, NUMBERS, batch, execute, gone, kept_rows, select, sink
+from integration.machine import until
+from integration.postgres import IDS, NUMBERS, batch, execute, gone, select, sink, stopped
 from tests.support.batch_ids import batch_id
-from tests.support.orders import History, batch_join
 from tests.support.sampling import EVERY
-from tests.support.sessions import small
-from tests.support.sinks import Backup, finished, joined
 
 
 def is_plain(kind: pa.DataType) -> bool:
@@ -34,7 +34,7 @@ def is_plain(kind: pa.DataType) -> bool:
 
 @pytest.mark.faults
 class TestPostgres(SinkContract):
-    every = 1 if EVERY else 9
+    every = 1 if EVERY else 14
     types: ClassVar[list[pa.DataType]] = [kind for kind in SinkContract.types if is_plain(kind)]
 
     @pytest.fixture(autouse=True)
@@ -88,15 +88,6 @@ def test_a_table_of_keys_alone(dsn: str) -> None:
     assert select(dsn) == [("a",)]
 
 
-def test_each_table_of_a_query_knows_which_batches_it_has(dsn: str) -> None:
-    """Queries with several sinks: tests/sinks/test_several_sinks.py."""
-    other = Postgres("shop.other", dsn)
-    other.prepare(NUMBERS, ("id",))
-    for postgres in (sink(dsn), other):
-        postgres.apply(batch_id(0), batch(a=1), gone())
-    assert select(dsn) == select(dsn, "select * from shop.other") == [("a", 1)]
-
-
 def test_a_restore_leaves_the_rows_of_other_queries(dsn: str) -> None:
     postgres = sink(dsn)
     postgres.apply(batch_id(0), batch(a=1), gone())
@@ -114,27 +105,125 @@ def test_a_table_with_a_value_that_is_unique_is_restored_though_another_row_has_
     assert select(dsn) == [("a", 1)]
 
 
-def test_a_table_that_is_ahead_of_a_restored_checkpoint_is_refused_and_gets_its_rows_from_the_state(
-    spark: SparkSession, dsn: str, tmp_path: Path
-) -> None:
-    """The state's batch has the time that Spark logged for it."""
-    small(spark, tmp_path)
-    history, postgres = History(tmp_path), Postgres("shop.it", dsn)
-    table = joined(spark, tmp_path).materialize("kept")
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings of fkjoin by now."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("fkjoin")]
 
-    def run() -> None:
-        history.write(60)
-        finished(table.to(postgres, checkpoint=tmp_path / "ck", trigger={"availableNow": True}))
 
-    run()
-    backup = Backup(tmp_path / "ck")
-    run()
-    backup.restore()
-    with pytest.raises(FkJoinError, match=r"ck is at batch 0, and postgres shop.it is ahead, at batch 1: the checkpoint was"):
-        run()
-    assert table.restore(postgres, checkpoint=tmp_path / "ck") == ["postgres shop.it"]
-    run()
-    assert kept_rows(dsn) == {key: tuple(row.values()) for key, row in batch_join(history).items()}
-    ((number, began_ms),) = select(dsn, "select batch, began_ms from shop.fkjoin_batches")
-    assert number == 1
-    assert f'"batchTimestampMs":{began_ms},' in (tmp_path / "ck" / "offsets" / "1").read_text()
+@pytest.fixture
+def few(dsn: str) -> Iterator[str]:
+    """The address of a role that may be taken something."""
+    execute(dsn, "drop role if exists few", "create role few login", "grant all on schema shop to few")
+    yield make_conninfo(dsn, user="few")
+    execute(dsn, "drop owned by few", "drop role few")
+
+
+FAILS_ONCE = """
+create sequence shop.tries;
+create function shop.fail() returns trigger language plpgsql as
+$$ begin if nextval('shop.tries') = 1 then {}; end if; return new; end $$;
+create trigger failing before insert on shop.it for each row execute function shop.fail()
+"""
+"""A trigger that fails once: its sequence keeps its count when a transaction is rolled back."""
+
+
+CODES = ("40001", "40P01", "53200", "55P03", "25006")
+"""Serialization, a deadlock, no memory, a lock, a standby."""
+
+FAILURES = {code: f"raise exception '{code}' using errcode = '{code}'" for code in CODES}
+TERMINATED = "terminating connection due to administrator command"
+FAILURES[TERMINATED] = "perform pg_terminate_backend(pg_backend_pid())"
+
+
+@pytest.mark.parametrize("says", FAILURES)
+def test_what_passes_is_repeated(dsn: str, caplog: pytest.LogCaptureFixture, says: str) -> None:
+    made = sink(dsn)
+    execute(dsn, FAILS_ONCE.format(FAILURES[says]))
+    made.apply(batch_id(0), batch(a=1, b=2), gone())
+    assert select(dsn) == [("a", 1), ("b", 2)]
+    (line,) = lines(caplog)
+    assert line.startswith(f"postgres shop.it: {says}")
+    assert line.endswith("s, then ever more rarely, for up to 60 s")
+
+
+def test_a_connection_that_is_lost_after_the_commit_counts_once(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The answer to the commit is lost, so the batch is tried again and found to be in."""
+    made = sink(dsn)
+    execute(dsn, FAILS_ONCE.format("perform 1"))
+    commit = psycopg.Connection.commit
+
+    def committed(connection: psycopg.Connection[Any]) -> None:
+        patch.undo()
+        commit(connection)
+        raise psycopg.OperationalError("consuming input failed: server closed the connection unexpectedly")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psycopg.Connection, "commit", committed)
+        made.apply(batch_id(0), batch(a=1), gone())
+    assert select(dsn) == [("a", 1)]
+    assert select(dsn, "select last_value from shop.tries") == [(1,)]
+    assert len(lines(caplog)) == 1
+
+
+def test_a_server_that_restarts_is_waited_for(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = sink(dsn)
+    made.apply(batch_id(0), batch(a=1), gone())
+    writing = threading.Thread(target=made.apply, args=(batch_id(1), batch(a=2), gone()))
+    with stopped(dsn):
+        writing.start()
+        until("a warning", lambda: lines(caplog))
+    writing.join(60)
+    assert select(dsn) == [("a", 2)]
+    assert "connection" in lines(caplog)[0]
+
+
+def test_when_the_time_is_over_the_query_stops_and_says_how_long_it_tried(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    made = sink(dsn, retry_s=0.5)
+    execute(dsn, FAILS_ONCE.format("raise exception 'no memory' using errcode = '53200'").replace("= 1 then", "> 0 then"))
+    with pytest.raises(FkJoinError) as caught:
+        made.apply(batch_id(0), batch(a=1), gone())
+    assert len(lines(caplog)) == 1, "the first repetition is said"
+    says = r"postgres shop\.it: no memory \(tried (\d+) times in [\d.]+ s, retry_s = 0\.5\)\. Start the query again when the"
+    tried = re.match(says, str(caught.value))
+    assert tried
+    assert int(tried[1]) > 2
+    execute(dsn, "drop trigger failing on shop.it")
+    made.apply(batch_id(0), batch(a=1), gone())
+    assert select(dsn) == [("a", 1)]
+
+
+MISTAKES = {
+    'relation "shop.it" does not exist': ("drop table shop.it", None),
+    'column "n" does not exist': ("alter table shop.it rename n to m", "alter table shop.it rename m to n"),
+    "permission denied for table it": ("revoke insert on shop.it from few", "grant insert on shop.it to few"),
+    'role "few" is not permitted to log in': ("alter role few nologin", "alter role few login"),
+    'role "few" does not exist': ("alter role few rename to former", "alter role former rename to few"),
+}
+
+
+@pytest.mark.parametrize("says", MISTAKES)
+def test_what_no_repetition_mends_stops_the_query(dsn: str, few: str, caplog: pytest.LogCaptureFixture, says: str) -> None:
+    statement, undo = MISTAKES[says]
+    made = sink(few)
+    execute(dsn, statement)
+    with pytest.raises(FkJoinError, match=r"table shop\.it cannot be written to: .*" + says) as caught:
+        made.apply(batch_id(0), batch(a=1), gone())
+    assert "Fix that and start the query again: it continues with this batch" in str(caught.value)
+    assert lines(caplog) == []
+    if undo is not None:
+        execute(dsn, undo)
+        made.apply(batch_id(0), batch(a=1), gone())
+        assert select(dsn) == [("a", 1)]
+
+
+def test_a_table_is_prepared_through_an_outage_too(dsn: str, few: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One of a job's queries may begin while the others run."""
+    execute(dsn, "alter role few connection limit 1")
+    made = Postgres("shop.it", few)
+    preparing = threading.Thread(target=made.prepare, args=(NUMBERS, ("id",)))
+    with psycopg.connect(few):
+        preparing.start()
+        until("a warning", lambda: lines(caplog))
+    preparing.join(30)
+    assert 'too many connections for role "few"' in lines(caplog)[0]
+    assert select(dsn) == []

@@ -79,7 +79,7 @@ def _number(kind: pa.DataType) -> pa.DataType:
 
 
 @pytest.mark.faults
-@settings(QUICK, max_examples=examples(36))
+@settings(QUICK, max_examples=examples(24))
 @given(table=st.one_of(TAKEN.every_type(20), replace(TAKEN, below_zero=False).tables(8)))
 def test_any_row_comes_back(spark: SparkSession, dsn: str, table: pa.Table) -> None:
     sink = made(dsn, "", spark_schema(table.schema))
@@ -90,18 +90,14 @@ def test_any_row_comes_back(spark: SparkSession, dsn: str, table: pa.Table) -> N
 
 NARROWER = {
     "double": ["bigint", "real", "numeric(10, 2)"],
-    "float": ["integer"],
     "bigint": ["integer", "double precision", "numeric(18)"],
     "int": ["smallint", "real", "boolean"],
-    "smallint": ["numeric(6, 2)"],
     "string": ["varchar(3)", "character(3)", "bigint", "shop.short", "name"],
     "decimal(9, 2)": ["numeric(5, 2)", "numeric(9, 1)", "bigint"],
     "decimal(16, 2)": ["double precision"],
     "decimal(19, 0)": ["bigint"],
     "timestamp": ["timestamp", "timestamptz(3)", "date"],
     "timestamp_ntz": ["timestamptz", "timestamp(0)"],
-    "date": ["timestamptz"],
-    "boolean": ["smallint"],
     "binary": ["jsonb"],
     "array<int>": ["integer[]"],
     "struct<a: int>": ["varchar(9)"],
@@ -109,8 +105,6 @@ NARROWER = {
 }
 
 WIDER: dict[str, tuple[list[str], list[Any]]] = {
-    "tinyint": (["smallint"], [-128, 127]),
-    "smallint": (["real"], [-(2**15), 2**15 - 1]),
     "int": (["bigint", "double precision", "numeric(12, 2)", "text"], [-(2**31), 2**31 - 1]),
     "bigint": (["numeric", "numeric(19)"], [-(2**63), 2**63 - 1]),
     "float": (["double precision"], [0.10000000149011612, float("inf")]),
@@ -121,8 +115,6 @@ WIDER: dict[str, tuple[list[str], list[Any]]] = {
     "date": (["timestamp"], [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
     "timestamp": (["timestamptz(6)"], [datetime.datetime(year, 12, 31, 23, 59, 59, 999999, UTC) for year in (1, 9999)]),
     "struct<a: int>": (["json"], ['{"a":1}', '{"a":null}']),
-    "map<string, int>": (["text"], ['{"a":1}', "{}"]),
-    "boolean": (["text"], [True, False]),
     "binary": (["text"], ["\\x00ff", "\\x"]),
     "interval day to second": (["interval"], [datetime.timedelta(days=1, microseconds=1), datetime.timedelta(-1)]),
 }
@@ -207,9 +199,7 @@ def test_further_columns_and_constraints_do_no_harm(dsn: str) -> None:
         ("shop.mood", "fine", "fine", "sad"),
     ],
 )
-def test_a_text_goes_where_postgres_reads_it_and_stops_the_batch_where_it_cannot(
-    dsn: str, kind: str, text: str, shown: str, none: str
-) -> None:
+def test_a_text_goes_where_postgres_reads_it(dsn: str, kind: str, text: str, shown: str, none: str) -> None:
     sink = made(dsn, f"id bigint primary key, x {kind}", "id bigint, x string")
     apply(sink, pa.table({"id": [1, 2], "x": [text, None]}))
     with pytest.raises(FkJoinError, match=r"a row cannot be in table shop\.it: id = 3, column x = "):

@@ -1,4 +1,7 @@
-"""Brokers that ask for credentials: options that reach them for Spark's source and sink do so for checks of topics."""
+"""Brokers that ask for credentials: options that reach them for Spark's source and sink do so for checks of topics.
+
+Secrets stay where they were given.  Files and output of jobs: integration/test_example_job.py, tests/jobs/test_secrets.py.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,16 @@ import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from joserfc import jwt
 from joserfc.jwk import RSAKey
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from fkjoin import FkJoinError, Table, TopologyError
+from fkjoin.analysis import topics
 from fkjoin.jobs.job_file import _filled, tomllib
-from fkjoin.kafka import Json
+from fkjoin.kafka import Json, admin, new_topics, writing
 from fkjoin.kafka.admin import create_topics, delete_records, offset_ranges
+from fkjoin.sinks import Delta, Iceberg, Kafka
+from tests.support.addresses import CANARY
 from tests.support.places import ROOT
 from tests.support.sessions import small
 
@@ -241,7 +248,7 @@ topic = "{name}-dead"
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
-def test_each_documented_way_in_reads_writes_and_asks_about_topics(
+def test_each_documented_way_in(
     way: str, secured: SecuredBroker, spark: SparkSession, tmp_path: Path, fkjoin_here: Any, require_unseen: Any
 ) -> None:
     """A topic that was made anew is noticed, too; of Java's stores, JKS reads and PKCS 12 writes."""
@@ -279,15 +286,14 @@ def test_each_documented_way_in_reads_writes_and_asks_about_topics(
 def test_a_job_gives_its_options_to_every_query_and_shows_no_secret(
     secured: SecuredBroker, tmp_path: Path, fkjoin_here: Callable[..., str], require_unseen: Callable[..., None]
 ) -> None:
-    """The commands for internal topics run on it, too."""
     secured.create("job-read", "job-out", "job-more", "job-dead", partitions=1)
     secured.send("job-read", [Record(b"a", document(n=1, k="x")), Record(b"b", document(n=2, k="x")), Record(b"c", b"{")])
     job = job_of("job", "mTLS with PEM texts", secured, tmp_path)
-    shown = [fkjoin_here(*command, job) for command in (("run", "--check"), ("run",), ("state", "purge"))]
+    shown = fkjoin_here("run", job)
     for topic in ("job-out", "job-more"):
         assert {key: json.loads(value) for key, value in secured.table(topic).items()} == {b"x": {"n": 2}}
     assert len(secured.read("job-dead")) == 1
-    require_unseen(*shown)
+    require_unseen(shown)
 
 
 UNKNOWN = {
@@ -298,7 +304,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("way", UNKNOWN)
-def test_a_client_that_is_not_known_is_told_so(
+def test_an_unknown_client_is_told_so(
     way: str, secured: SecuredBroker, spark: SparkSession, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "canary-wrong")
@@ -329,3 +335,39 @@ def test_the_documented_program_has_the_options_of_the_job_file(secured: Secured
     names: dict[str, Any] = {}
     exec(PAGE.split("```python\n", 1)[1].split("orders = ", 1)[0].replace("/run/secrets/kafka", str(secured.folder)), names)
     assert names["options"] == documented("SASL/SCRAM", secured)
+
+
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+OPTIONS: dict[str, Any] = {
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.jaas.config": f'{LOGIN} required username="me" password="{CANARY}";',
+    "kafka.ssl.truststore.location": "/nowhere",
+    "kafka.ssl.truststore.password": CANARY,
+    "kafka.ssl.keystore.key": CANARY,
+    "kafka.default.api.timeout.ms": "400",
+    "kafka.request.timeout.ms": "300",
+}
+"""Options of a topic at brokers that do not exist."""
+
+
+def test_options_are_shown_without_their_secrets(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query does so as well whose brokers go away after it was built."""
+    for module in (topics, writing, new_topics):
+        monkeypatch.setattr(module, "require_topic", lambda *_: admin.Topic(1, None))
+    reading = {**OPTIONS, "fetchOffset.numRetries": 1}
+    table = Table.from_kafka(spark, "t", "127.0.0.1:1", key="string", value=Json("n int"), options=reading)
+    kept = table.materialize("kept")
+    places = (
+        Kafka("t", "127.0.0.1:1", options=OPTIONS),
+        Delta("s3://bucket/table", {"AWS_SECRET_ACCESS_KEY": CANARY}),
+        Iceberg("shop.it", options={"token": CANARY}),
+    )
+    shown = [repr(places), repr(table), repr(kept), repr(table._planned.call)]
+    shown += [kept.describe(form) for form in ("text", "json", "mermaid")]
+    how: Any = {"checkpoint": tmp_path / "ck", "trigger": {"availableNow": True}}
+    query = kept.to_kafka("t", "127.0.0.1:1", options={**OPTIONS, "kafka.max.block.ms": "1"}, **how)
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    shown += [str(caught.value), *traceback.format_exception(caught.value), str(query.lastProgress)]
+    assert [text for text in shown if CANARY in text] == []

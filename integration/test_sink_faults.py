@@ -22,7 +22,6 @@ from fkjoin.checkpoint import claim
 from fkjoin.checkpoint.claim_files import CLAIM_FILE
 from fkjoin.errors import FkJoinError
 from fkjoin.kafka import admin
-from integration.faults.cluster import written
 from integration.faults.sinks import AFTER, AT_COMMIT, BEFORE, KINDS, Writing, command, moments
 from integration.machine import Process
 from integration.postgres import it_waits, kept_rows, select, stopped
@@ -40,12 +39,9 @@ BOTH = "a restore and a second driver, started"
 
 NO_POINT: dict[tuple[str, ...], str] = {
     (RESTORE, "topic"): "a topic is never restored: docs/upgrading.md says what a table made from it may have",
-    (RESTORE, "function"): "what a function has written, its user restores",
     (BOTH, "topic"): "as of a restore alone",
-    (BOTH, "function"): "as of a restore alone",
     (BOTH, AT_COMMIT, "postgres"): "the table cannot be restored while the first driver's transaction is open",
     (AT_COMMIT, "topic"): "each record can be seen as soon as it is there",
-    (AT_COMMIT, "function"): "nobody knows where a user's function has it",
 }
 """Reasons for which a kind of sink has no point for a fault, or at a moment."""
 
@@ -55,11 +51,13 @@ EVERY = [
     if not {(fault, kind), (moment, kind), (fault, moment, kind)} & NO_POINT.keys()
 ]
 
-SAMPLE = [(SECOND, BEFORE, "parquet"), (KILLED, AT_COMMIT, "postgres")]
+SAMPLE = [(KILLED, AT_COMMIT, "postgres")]
 """``make faults`` tries ``EVERY`` one.
 
-In ``make test``, backups taken between batches: tests/sinks/test_restored_checkpoint.py; several attempts at a time:
-tests/sinks/test_parquet_attempts.py; outages: integration/test_postgres_outages.py, tests/sinks/test_parquet_objects.py.
+In ``make test``, backups taken between batches: tests/sinks/test_restored_checkpoint.py; several attempts at a time, and a
+driver that stands still: tests/sinks/test_parquet_attempts.py; a claim that lapses:
+tests/checkpoint/test_claims_and_clocks.py; outages: integration/test_postgres.py,
+tests/sinks/test_parquet_objects.py.
 """
 
 NOW: Any = {"trigger": {"availableNow": True}}
@@ -101,8 +99,6 @@ class Place:
         return all(self._rows(kind) == wanted for kind in kinds)
 
     def _rows(self, kind: str) -> dict[str, Any]:
-        if kind == "function":
-            return written(self.folder, "o", ("items", "region"))
         if kind == "postgres":
             return kept_rows(self.dsn) if select(self.dsn, "select to_regclass('shop.it')") != [(None,)] else {}
         if kind == "objects":
@@ -227,10 +223,9 @@ def followed(place: Place, moment: str, _: At) -> None:
     """Stop the first driver until its claim lapses, and let it go on when the second has done its batch, and others."""
     with place.driver() as first:
         place.stand_still(first, moment)
-        if place.kind != "function":  # which fkjoin does not start
-            with pytest.raises(FkJoinError, match="ck is in use by process"):
-                place.run()
-            place.let_claims_lapse()
+        with pytest.raises(FkJoinError, match="ck is in use by process"):
+            place.run()
+        place.let_claims_lapse()
         second = place.writing.start(place.spark, **NOW)
         while second.isActive and not (place.dsn and it_waits(place.dsn)):
             time.sleep(0.05)

@@ -17,7 +17,7 @@ from typing import Any
 from deltalake.table import TableMerger
 from psycopg import Connection
 from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import Table, session
@@ -30,9 +30,10 @@ from integration.faults.victims import DRIVER_FILE, crash_if_told
 from tests.support.object_store import BUCKET, options_of
 from tests.support.sinks import joined, lake
 
-KINDS = ("parquet", "objects", "delta", "iceberg", "postgres", "topic", "function", "several")
-"""Kinds of sinks: ``objects`` is Parquet in an object store, ``function`` a user's own for ``foreachBatch``, and ``several``
-Parquet and then Delta in one query.
+KINDS = ("parquet", "objects", "delta", "iceberg", "postgres", "topic", "several")
+"""Kinds of sinks: ``objects`` is Parquet in an object store, and ``several`` Parquet and then Delta in one query.
+
+A user's own function for ``foreachBatch``: integration/faults/driver.py.
 """
 
 BEFORE, AT_COMMIT, AFTER = "before", "at the commit of", "after"
@@ -55,7 +56,7 @@ class Writing:
     @property
     def place(self) -> Path:
         """The folder of a sink that writes to one; for several sinks, that of the last one."""
-        return Path(self.folder) / {"function": "out", "several": "delta"}.get(self.kind, self.kind)
+        return Path(self.folder) / ("delta" if self.kind == "several" else self.kind)
 
     @property
     def topic(self) -> str:
@@ -63,11 +64,7 @@ class Writing:
 
     def start(self, spark: SparkSession, **more: Any) -> StreamingQuery:
         """Start the query, or go on with it."""
-        table, checkpoint = self._table(spark), str(Path(self.folder) / "ck")
-        if self.kind == "function":
-            writer = table.changes.writeStream.foreachBatch(lambda frame, number: write(frame, number, self.place))
-            return writer.option("checkpointLocation", checkpoint).trigger(**more["trigger"]).start()
-        return table.to(*self._sinks(), checkpoint=checkpoint, **more)
+        return self._table(spark).to(*self._sinks(), checkpoint=Path(self.folder) / "ck", **more)
 
     def restore(self, spark: SparkSession) -> list[str]:
         """Make the target what the checkpoint's state is."""
@@ -88,15 +85,6 @@ class Writing:
         }
         kinds = ("parquet", "delta") if self.kind == "several" else (self.kind,)
         return [made[kind]() for kind in kinds]
-
-
-def write(frame: DataFrame, number: int, place: Path) -> None:
-    """A user's function: a file a batch, under its number, whole or not at all."""
-    columns = "_operation as op", "order_id as o", "items", "region"
-    place.mkdir(exist_ok=True)
-    draft = place.with_suffix(".draft")
-    draft.write_text("\n".join(map(str, frame.selectExpr(*columns).toJSON().collect())))
-    draft.rename(place / f"{number:06d}.jsonl")
 
 
 def moments(told: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
@@ -134,7 +122,6 @@ def moments(told: Callable[[str], None]) -> list[tuple[Any, str, Any]]:
         (TableMerger, "execute", commits(TableMerger.execute)),
         (SqlCatalog, "commit_table", commits(SqlCatalog.commit_table)),
         (Connection, "commit", commits(Connection.commit)),
-        (sys.modules[__name__], "write", around(write)),
     ]
 
 
@@ -167,6 +154,4 @@ def command(writing: Writing, jars: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    from integration.faults import sinks  # not __main__: what is to be patched is there
-
-    sinks.main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]))

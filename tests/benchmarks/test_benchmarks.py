@@ -1,40 +1,23 @@
-"""The comparison with other engines: what it prints and draws. How fast anything is, is no test's affair."""
+"""Workloads of the comparison with other engines, and the prediction of what a join takes.
+
+How fast anything is, is no test's affair.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
+import shlex
 import sys
-import time
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.compare import Summary, compared, report
-from benchmarks.memory import Footprint
 from benchmarks.operators import require_same
 from benchmarks.queries import QUERIES, dated
-from benchmarks.workload import write_batches, write_phases
-
-
-def test_a_summary_has_medians_and_ratios_and_a_picture() -> None:
-    runs = [{"inputs_per_s_2_3": rate, "peak_mib": 100 + rate, "cpu_s": 8.0} for rate in (30, 10, 20)]
-    ours = Summary.of("fkjoin", runs, 0.8)
-    other = Summary("<other>", [5.0, 40.0, 8.0], 900.0, 4.0)
-    assert (ours.rates, ours.memory_mib, ours.processor_s) == ([30.0, 10.0, 20.0], 120.0, 10.0)
-    assert other.line(ours).endswith("fkjoin is 2.50 x")
-    beside = Summary("third", [5.0])
-    rows = [*compared("files", [ours, other]), *compared("topics", [Summary("fkjoin", ours.rates), beside])]
-    assert rows[1] == ("files, inputs/s: <other>", "8 (5 to 40); fkjoin is 2.50 ×")
-    assert len(rows) == 6
-    page = report([ours, other], [ours, beside], "a & b", rows)
-    assert "<td>files, inputs/s: &lt;other&gt;<td>8 (5 to 40)" in page
-    chart = ElementTree.fromstring(re.findall(r"<svg.*?</svg>", page, re.DOTALL)[0])
-    assert [text.text for text in chart.iter("text")] == ["fkjoin", "20", "<other>", "8"]
-    assert "a &amp; b" in page
+from benchmarks.sizing import Size, constants, main
+from benchmarks.workload import write_phases
+from tests.support.places import ROOT
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -53,42 +36,20 @@ def test_a_query_has_a_workload_in_three_phases_and_a_recomputation(name: str, t
         require_same(name, query.wanted([lines]), wanted)
 
 
-def test_batches_of_orders_and_customers_lead_to_the_batch_join(tmp_path: Path) -> None:
-    """``benchmarks.merge`` compares both tables with it."""
-    found = write_batches(tmp_path, 1000, 300)
-    last: dict[str, dict[str, Any]] = {"orders": {}, "customers": {}}
-    for name, rows in last.items():
-        paths = [tmp_path / name / "00000.json", *sorted((tmp_path / "later" / name).iterdir())]
-        assert [path.name for path in paths] == [f"{number:05}.json" for number in range(6)]
-        lines = "".join(path.read_text() for path in paths).splitlines()
-        rows |= {row[f"{name[:-1]}_id"]: row for row in map(json.loads, lines)}
-    orders = [order for order in last["orders"].values() if not order["gone"]]
-    pairs = [(order, last["customers"][order["customer_id"]]) for order in orders]
-    assert len(found) == len(pairs) > 900
-    assert found == {(o["order_id"], o["customer_id"], o["amount"], c["name"], c["tier"]) for o, c in pairs}
+SMALL = Size(left=1_000_000, right=200_000, rate=1000)
 
 
-def test_a_footprint_counts_all_processes_of_a_tree() -> None:
-    script = """
-import os, sys, time
-data, end = bytearray(80 << 20), time.process_time() + 0.4
-while time.process_time() < end:
-    pass
-os.fork()
-print(flush=True)
-sys.stdin.read()
-"""
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {script!r}])"
-    tree = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    footprint = Footprint(tree.pid)
-    footprint.start()
-    assert tree.stdout is not None
-    tree.stdout.readline()
-    tree.stdout.readline()
-    deadline = time.monotonic() + 60
-    while footprint.peak().rss_mib < 160 and time.monotonic() < deadline:  # until both are seen twice
-        time.sleep(0.1)
-    found = footprint.stop()
-    tree.communicate()
-    assert 80 <= found.pss_mib < 160 <= found.rss_mib < 400  # the two after the fork share what was there before it
-    assert found.cpu_s >= 0.4
+def test_the_page_has_the_constants_that_are_used() -> None:
+    used = set(re.findall(r'\bk\["(\w+)"\]', (ROOT / "benchmarks" / "sizing.py").read_text()))
+    assert used | {"rate"} == set(constants())
+
+
+def test_the_page_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "sizing.md").read_text()
+    (command,) = re.findall(r"^    python -m benchmarks\.(sizing predict --left 1000000000 (?:.*\\\n)*.*)$", page, re.M)
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    assert main() == 0
+    printed = capsys.readouterr().out
+    missing = [line for line in printed.splitlines() if line and f"\n{line}\n" not in page]
+    assert missing == []
+    assert len(printed.splitlines()) > 20

@@ -39,6 +39,13 @@ def test_a_mistake_is_one_line_that_says_where(tmp_path: Path) -> None:
     assert run.stderr == f"fkjoin: {path}: triger: there is no such setting; did you mean 'trigger'?\n"
 
 
+def test_the_screen_stands_before_spark_is_imported() -> None:
+    """Imports take seconds, in which the command says already that it reads the job."""
+    libraries = "{'pyspark', 'pyarrow', 'pandas', 'numpy'}"
+    code = f"import sys, fkjoin.cli.main, fkjoin.jobs.screen; print({libraries} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     path = str(job(tmp_path, GOOD))
     for arguments, message in (
@@ -125,9 +132,7 @@ def test_a_connector_is_needed_if_brokers_are_named(
 @pytest.mark.parametrize(
     ("brokers", "given", "fetched"), [("b:9092", {}, True), ("", {}, False), ("b:9092", {"spark.jars": "x"}, False)]
 )
-def test_brokers_are_asked_through_the_connector_that_fits(
-    monkeypatch: pytest.MonkeyPatch, brokers: str, given: dict[str, str], fetched: bool
-) -> None:
+def test_brokers_are_asked(monkeypatch: pytest.MonkeyPatch, brokers: str, given: dict[str, str], fetched: bool) -> None:
     asked: list[bool] = []
 
     def session(*_: Any, kafka: bool) -> Any:

@@ -71,9 +71,7 @@ def fail(error: BaseException) -> None:
         raise error
 
 
-def test_a_command_that_fails_shows_the_last_lines_and_one_that_is_told_to_end_does_not(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_that_fails_shows_the_last_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for error, shown in ((RuntimeError(), "of the JVM\n"), (FkJoinError(), ""), (KeyboardInterrupt(), ""), (SystemExit(), "")):
         with pytest.raises(type(error)):
             fail(error)
@@ -92,9 +90,7 @@ def test_a_full_disk_holds_nobody_up(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
-def test_an_error_of_sparks_is_a_line_that_names_the_log_and_a_fault_is_shown_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_spark_are_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "spark.log"
     refused = IllegalArgumentException("[INVALID_CONF] 'many' is not a number\nSQLSTATE: 22022")
     for file, rest in ((log, f"Spark's log, {log}, has the rest"), (None, "Spark's log above has the rest")):

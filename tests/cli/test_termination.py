@@ -57,7 +57,7 @@ def started(command: Callable[..., Command], folder: Path, text: str) -> Command
     return command("run", str(job(folder, text)), "--spark-log", str(folder / "spark.log"))
 
 
-SAMPLE = [("the JVM", signal.SIGKILL, of_java) for of_java in (True, False)]
+SAMPLE = [("the JVM", signal.SIGKILL, True), ("the JVM", signal.SIGKILL, False), ("the JVM", signal.SIGINT, False)]
 """A few; ``make faults`` tries ``ALL``.  Of a batch and of the stop: tests/jobs/test_secrets.py."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for of_java in (False, True)]
@@ -91,6 +91,8 @@ def test_nothing_is_left_of_a_job(
         one.wait_for("a batch", reached("a batch", one, tmp_path))
         one.process.send_signal(signal.SIGTERM)
     one.ends()
+    if (moment, number, of_java) == ("the JVM", signal.SIGINT, False):
+        assert one.process.returncode == 130
     said = one.said.read_text()
     if not of_java or number == signal.SIGKILL:
         assert "Traceback" not in said
@@ -110,9 +112,7 @@ def test_nothing_is_left_of_a_job(
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_a_job_whose_workers_are_killed_while_it_waits_says_so_in_the_next_batch(
-    command: Callable[..., Command], tmp_path: Path
-) -> None:
+def test_a_job_whose_workers_are_killed_says_so(command: Callable[..., Command], tmp_path: Path) -> None:
     """A local session without retries: the query fails, and continues when it is started again."""
     one = started(command, tmp_path, GOOD)
     one.wait_for("a batch", reached("a batch", one, tmp_path))
@@ -157,7 +157,7 @@ def test_how_a_jvm_has_ended_is_said_with_what_to_do(tmp_path: Path, monkeypatch
 
 
 def test_a_signal_ends_the_start_of_a_jvm(tmp_path: Path) -> None:
-    """No hook of forks runs, in which Python would drop what a signal's handler raises.  Ctrl-C: tests/cli/test_terminal.py."""
+    """No hook of forks runs, in which Python would drop what a signal's handler raises."""
     (tmp_path / "bin").mkdir()
     shell = tmp_path / "bin" / "spark-submit"
     shell.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/process\nsleep 0.3\nkill -TERM $PPID\nexec sleep 600\n")
@@ -229,9 +229,7 @@ def test_a_folder_that_cannot_be_locked_is_left_to_its_process(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_jvm_is_started_for_two_threads_and_none_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_jvm_is_started_for_two_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[Path] = []
     both = threading.Barrier(2)
 

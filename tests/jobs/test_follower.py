@@ -110,19 +110,6 @@ def test_a_query_is_followed_from_its_start_through_a_batch_to_idleness(followed
     assert json.loads(followed.log.getvalue())["batch"] == 11
 
 
-def test_a_query_that_waits_keeps_its_numbers_and_learns_how_far_it_is_behind(followed: Followed) -> None:
-    followed.query.done(progress(11))
-    followed.query.status = WAITING
-    followed.look(12)
-    followed.query.done(idle(12))
-    found = followed.look(21.5)
-    assert (found.batches, found.rows, found.behind, found.batch["batch"]) == (1, 100, 9, 11)
-    assert found.read == 0, "it waits"
-    followed.query.done(progress(12))
-    assert followed.look(22).batches == 2
-    assert [json.loads(line)["batch"] for line in followed.log.getvalue().splitlines()] == [11, 12]
-
-
 def test_sources_that_do_not_answer_are_said_to_be_silent(followed: Followed) -> None:
     """A query that waits asks all the time, and says so every ten seconds."""
     followed.query.done(progress(0))

@@ -88,16 +88,6 @@ def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
 
 
-def test_a_sink_and_a_format_are_made_with_their_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    install_sqlite(monkeypatch, tmp_path / "sqlite")
-    made: Any = installed.sink_of("sqlite", {"database": "a.db", "into": "orders"})
-    assert (made.place, made.database) == ("sqlite orders", "a.db")
-    every: Any = installed.sink_of("Anything", {"hosts": ["a", "b"], "port": 7})
-    assert every.settings == {"hosts": ["a", "b"], "port": 7}
-    form: Any = FormatSection(kind="reads", settings={"columns": "a int"}).build("key")
-    assert (form.separator, form.columns) == (",", "a int")
-
-
 SINK_REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("anythin", {}, "kind: no installed package provides the sink 'anythin'; there are .*Anything, .*Name one of these, or"),
     ("lost", {}, "kind: the sink 'lost': nowhere.at_all:Sink cannot be imported: ModuleNotFoundError"),
@@ -144,9 +134,7 @@ def test_editors_and_job_files_know_which_settings_there_are(tmp_path: Path) -> 
     assert "shop.db" not in repr(SinkSection(table="t", kind="sqlite", settings={"database": "shop.db"}))
 
 
-def test_a_job_writes_by_a_sink_of_another_package(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_job_writes_by_another_packages_sink(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small(spark, tmp_path)
     install_sqlite(monkeypatch, tmp_path / "sqlite")
     orders = [{"id": n, "customer": "c", "amount": n, "op": "u", "lsn": 1} for n in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from fkjoin import aggregates as agg
-from fkjoin.checkpoint.begun import DOCUMENT
-from fkjoin.errors import FkJoinError
 from fkjoin.jobs import runner
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import read_job
@@ -178,7 +177,10 @@ def test_mistakes_between_tables_are_found_without_spark(tmp_path: Path) -> None
 
 
 def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job is built as ``fkjoin describe`` builds it, with the settings of Spark of the tests."""
+    """The job is built as ``fkjoin describe`` builds it, with the settings of Spark of the tests.
+
+    Other operators, and sinks that share a query: the jobs of tests/golden/plans.
+    """
     small(spark, tmp_path)
     write_rows(tmp_path)
 
@@ -187,25 +189,16 @@ def test_a_job_puts_tables_together(spark: SparkSession, tmp_path: Path, monkeyp
 
     shown = built(PLAIN + TOGETHER).describe()
     for step in (
-        "merge everybody  (on-change)\n  first        customers\n  then         others\n",
-        "cogroup both  (on-change)\n  of           amounts\n  of           names\n",
         "flat_map words  (on-change)\n  of           everybody\n  rows         split(name, ' ')\n",
         "rekey by_name  (on-change)\n  of           words\n  key          col as word\n",
         "join named  (outer)\n  left         everybody\n  right        names\n",
         "  by key       customer = names(customer)\n  joiner       left.name, right.names\n",
         "store named-pair, materialized as named",
         "  having       names > 1\n",
-        "enrich seen  (inner)\n  events       clicks\n  table        names\n  on           buyer = names(customer)\n",
         "enrich again  (left)\n  events       seen\n  table        everybody\n",
-        "source clicks  (events)\n",
         "children families  (on-change)\n",
     ):
         assert step in shown
-    whole = built(PLAIN + SUMMED_UP)
-    assert whole.describe().count("sinks-share-a-query fired") == 3
-    picture = whole.describe("mermaid")
-    assert picture.startswith('flowchart LR\n  n0[/"source orders, Sub-topology: 0"/]\n')
-    assert picture.count('"sink ') == 4
     for change, says in (
         (('how = "outer"\n', 'how = "outer"\nextractor = "customer"\n'), r"joins\.named\.how: .outer. is only for joins"),
         (('"1 as one"', '"on as one"'), r"^events\.clicks\.select: "),
@@ -244,14 +237,21 @@ options = {uri = "sqlite:///{folder}/catalog.db", warehouse = "file://{folder}/l
 """
 
 
-def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(
-    tmp_path: Path, fkjoin_here: Callable[..., str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_runs_and_is_checked(tmp_path: Path, fkjoin_here: Callable[..., str], capfd: pytest.CaptureFixture[str]) -> None:
     orders = [{"id": number, "customer": "c", "amount": number, "lsn": number, "op": "u"} for number in range(5)]
     write_lines(tmp_path / "orders", "1", [*orders, {"id": 0, "customer": "c", "amount": 0, "lsn": 9, "op": "d"}])
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])
-    fkjoin_here("run", job(tmp_path, GOOD + SUMMED_UP))
+    printed = fkjoin_here("run", job(tmp_path, GOOD + SUMMED_UP)).splitlines()
     assert capfd.readouterr().err == ""
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in printed)
+    news = [line[20:] for line in printed]
+    assert news[:3] == [
+        "starting Spark at local[2]",
+        "looking at tables orders, customers",
+        f"looking at checkpoint {tmp_path}/checkpoint: a new one",
+    ]
+    assert {"sink-out: starts", "sink-out: 1 batch, 7 rows read"} <= set(news)
+    assert news[-1].startswith("orders has read all that was there in ")
     lines = [json.loads(line) for line in (tmp_path / "job.log").read_text().splitlines()]
     done = {line["query"]: line for line in lines}
     figures = {name: (line["batch"], line["inputs"]) for name, line in done.items()}
@@ -260,10 +260,6 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(
     lake = load_catalog("default", uri=f"sqlite:///{tmp_path}/catalog.db").load_table("shop.totals").scan().to_arrow()
     assert [(one["name"], one["n"]) for one in lake.to_pylist()] == [("Ada", 3)]
     assert done["sink-out"]["counters"]["joined"]["out"] == 4
-    assert done["sinks-totals"]["counters"]["totals"]["out"] == 1
-    about = done["sink-out"]
-    assert about["totals"] == about["counters"], "of one batch"
-    assert about["rates"]["joined"]["out"] == round(4 / about["seconds"], 1)
     assert list((tmp_path / "out").glob("batch=00000000-*/*.parquet"))
     (totals,) = (tmp_path / "totals").glob("batch=00000000-*/*.parquet")
     (row,) = pq.read_table(totals).to_pylist()
@@ -281,47 +277,3 @@ def test_a_job_runs_is_checked_and_its_checkpoint_is_bound_to_it(
     shown = fkjoin_here("describe", job(tmp_path, GOOD + SUMMED_UP), "--as-written", "--format", "json")
     assert [step["name"] for step in json.loads(shown) if step["kind"] == "sink"] == ["out", "totals", "delta", "lake"]
     assert shown.count("did not fire: spark.fkjoin.optimize is false") == 6, "of aggregate, joiner and sinks"
-
-
-PAID = """
-[joins.paid]
-left = "joined"
-right = "customers"
-extractor = "payer"
-joiner = ["left.amount", "left.name", "right.name as payer"]
-"""
-
-
-def test_a_checkpoint_goes_on_with_the_rules_that_it_was_begun_with(tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
-    """A release with more rules does not refuse what an older one has begun."""
-    text = GOOD.replace('["left.amount", "right.name"]', '["left.amount", "left.payer", "right.name"]')
-    text = text.replace("[sinks.out]", f"{PAID}[sinks.out]").replace('table = "joined"', 'table = "paid"')
-    later = "joins-share-stages, workers-evaluate-steps"
-    without = text.replace("[tables.orders]", f'"spark.fkjoin.optimizer.excludedRules" = "{later}"\n[tables.orders]')
-    order = {"id": 1, "customer": "c", "payer": "d", "amount": 7, "lsn": 1, "op": "u"}
-    write_lines(tmp_path / "orders", "1", [order])
-    write_lines(tmp_path / "customers", "1", [{"customer": one, "name": name, "lsn": 1} for one, name in ("xA", "yB")])
-    fkjoin_here("run", job(tmp_path, without))
-
-    document = tmp_path / "checkpoint" / DOCUMENT
-    rules = json.loads(document.read_text())["job"]["rules"]
-    assert "join-reads-answers" in rules
-    assert not set(later.split(", ")) & set(rules)
-    assert "sinks-share-a-query" not in rules, "it moves no state, so that later sinks may share a query"
-    facts = json.loads(document.read_text())
-    rules.remove("stages-share-an-operator")  # with two buckets it is not missed
-    facts["job"]["rules"] = rules
-    document.write_text(json.dumps(facts))
-    write_lines(tmp_path / "customers", "2", [{"customer": one, "name": "X", "lsn": 2} for one in "cd"])
-    said = fkjoin_here("run", job(tmp_path, text))
-    assert f"{tmp_path}/checkpoint was begun without {later}: so it continues" in said
-    (made,) = (tmp_path / "out").glob("batch=00000001-*/*.parquet")
-    (row,) = pq.read_table(made).to_pylist()
-    assert (row["id"], row["amount"], row["name"], row["payer"]) == (1, 7, "X", "X")
-    assert json.loads(document.read_text())["job"]["rules"] == rules
-
-    off = text.replace("[tables.orders]", '"spark.fkjoin.optimize" = false\n[tables.orders]')
-    write_lines(tmp_path / "customers", "3", [{"customer": "c", "name": "Y", "lsn": 3}])
-    says = r"was made by another job: its operators .*excludedRules\); start this version of the job with a new checkpoint"
-    with pytest.raises(FkJoinError, match=says):
-        fkjoin_here("run", job(tmp_path, off))

@@ -72,9 +72,9 @@ def test_records_are_deleted_up_to_the_reader_that_is_furthest_behind(monkeypatc
     read: dict[str, Any] = {"one": {"topic": [{0: 7, 1: 4}]}, "another": {"topic": [{0: 3}]}}
     deleted = list[Any]()
     stage: Any = SimpleNamespace(spark=None)
-    connection = SimpleNamespace(bootstrap_servers="kafka:9092", options={})
+    connection = SimpleNamespace(bootstrap_servers="kafka:9092", options={"kafka.security.protocol": "SSL"})
     monkeypatch.setattr(of_kafka, "internal_connections", lambda stages: {"topic": connection})
     monkeypatch.setattr(of_kafka, "committed_offsets", lambda spark, checkpoint, topics: read[checkpoint])
-    monkeypatch.setattr(of_kafka, "delete_records", lambda topic, servers, options, before: deleted.append((topic, before)))
+    monkeypatch.setattr(of_kafka, "delete_records", lambda *arguments: deleted.append(arguments))
     assert of_kafka.purge([stage], list(read)) == {"topic": {0: 3, 1: 0}}
-    assert deleted == [("topic", {0: 3, 1: 0})]
+    assert deleted == [("topic", "kafka:9092", connection.options, {0: 3, 1: 0})]

@@ -8,6 +8,7 @@ import time
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, PropertyMock
 
 import pytest
 import yaml
@@ -27,21 +28,15 @@ from tests.support.progress import idle, progress, taken
 RULES: list[dict[str, Any]] = GROUP["rules"]
 
 
-class Query:
-    """A streaming query after some batches, of which Spark still keeps the last few."""
+def query_of(*kept: Any) -> tuple[Any, PropertyMock]:
+    """A streaming query of which Spark keeps these events, and what counts how often all of them are asked for."""
+    query, asked = MagicMock(lastProgress=[None, *kept][-1]), PropertyMock(return_value=list(kept))
+    type(query).recentProgress = asked
+    return query, asked
 
-    def __init__(self, *batches: int) -> None:
-        self.kept: list[Any] = [SimpleNamespace(batchId=batch, durationMs={"addBatch": 1}) for batch in batches]
-        self.asked_for_all = 0
 
-    @property
-    def lastProgress(self) -> Any:  # noqa: N802
-        return self.kept[-1] if self.kept else None
-
-    @property
-    def recentProgress(self) -> list[Any]:  # noqa: N802
-        self.asked_for_all += 1
-        return self.kept
+def batch(number: int) -> Any:
+    return SimpleNamespace(batchId=number, durationMs={"addBatch": 1})
 
 
 def test_progress_that_is_new() -> None:
@@ -54,16 +49,15 @@ def test_progress_that_is_new() -> None:
         ((4, 5, 6), 4, [5, 6], 1),
         ((4, 5, 6), -1, [4, 5, 6], 1),
     ):
-        query: Any = Query(*kept)
+        query, asked = query_of(*map(batch, kept))
         assert [progress.batchId for progress in progress_since(query, since)] == found
-        assert query.asked_for_all == asked_for_all
+        assert asked.call_count == asked_for_all
     waiting = idle(6)  # a query says that it waits under the number of its next batch
-    query = Query(4, 5)
-    query.kept.append(waiting)
+    query, _ = query_of(batch(4), batch(5), waiting)
     assert progress_since(query, 5) == []
     assert progress_since(query, 5, idle=True) == [waiting]
     assert progress_since(query, 6, idle=True) == []
-    query.kept.append(SimpleNamespace(batchId=6, durationMs={"addBatch": 1}))
+    query, _ = query_of(batch(4), batch(5), waiting, batch(6))
     assert [progress.durationMs for progress in progress_since(query, 5)] == [{"addBatch": 1}]
 
 

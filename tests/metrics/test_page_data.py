@@ -54,19 +54,6 @@ def test_a_job_without_a_batch_is_starting() -> None:
     assert 'data-step="source orders"' in found["picture"]
 
 
-def test_a_query_that_waits_before_its_first_batch_is_idle() -> None:
-    """A restart without new records has no batch."""
-    metrics = Metrics()
-    metrics._start("sink-out")
-    event = idle(7)
-    event.json = event.json.replace('"2": 9', '"2": 0')
-    metrics.take(event, "sink-out")
-    found = status(ShownJob("shop"), metrics)
-    assert (found["health"]["state"], found["queries"]) == ("idle", {})
-    metrics.take(progress(7), "sink-out")
-    assert list(status(ShownJob("shop"), metrics)["queries"]) == ["sink-out"]
-
-
 def test_the_page_has_when_the_job_started_and_what_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
     assert status(ShownJob("shop"), metrics)["began_ms"] is None, "nobody knows it"

@@ -34,7 +34,7 @@ class Server:
         return self._columns
 
 
-def test_both_sides_of_spark_connect_are_asked_and_each_is_refused_with_its_own_release(
+def test_both_sides_of_spark_connect_are_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("grpc")

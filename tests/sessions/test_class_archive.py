@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,15 +50,8 @@ def test_options_have_the_file_unless_somebody_else_has_said_what_to_do(file: Pa
 
 
 @pytest.mark.spark
-def test_a_session_begins_with_what_another_has_kept(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as default:
-        default.delenv(ARCHIVE_PLACE)
-        made = archive()
-    if made is not None and made.is_file():  # by ``make prepare``: it takes half a minute
-        file.parent.mkdir()
-        shutil.copy2(made, file)
-    else:
-        assert make([sys.executable, "-c", _SESSION]) == file
+def test_a_session_begins_with_what_another_has_kept(file: Path) -> None:
+    assert make([sys.executable, "-c", _SESSION]) == file
     assert list(file.parent.iterdir()) == [file]
     run = subprocess.run([sys.executable, "-c", _SESSION], capture_output=True, text=True, check=True)
     assert run.stdout.startswith("pid "), "the JVM says nothing of its own"
@@ -94,9 +86,7 @@ def test_what_was_kept_remains_when_a_program_fails(file: Path, monkeypatch: pyt
     assert file.read_bytes() == b"kept"
 
 
-def test_a_place_that_cannot_be_written_is_an_error_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a-file").touch()
     monkeypatch.setenv(ARCHIVE_PLACE, str(tmp_path / "a-file" / "classes.jsa"))
     with pytest.raises(FkJoinError, match=f"cannot be kept in .*set {ARCHIVE_PLACE} to a file that can be written"):

@@ -81,7 +81,6 @@ WAY_OF_OTHERS = "name releases that are published there, another repository in s
     ("name", "advice"),
     [
         ("spark-sql-kafka-0-10_2.13", WAY),
-        ("spark-token-provider-kafka-0-10_2.13", WAY),
         ("spark-avro_2.13", WAY_OF_OTHERS),
     ],
 )
@@ -90,6 +89,8 @@ def test_of_packages_that_cannot_be_had_it_is_said_where_they_were_looked_for_an
     words = unresolved(REPORT.format(name=name, version="9.9.9"))
     assert str(words).startswith(f"{problem}; {advice}")
     assert unresolved('Exception in thread "main" java.lang.IllegalArgumentException: Invalid memory') is None
+    wrong = "Provided Maven Coordinates must be in the form 'groupId:artifactId:version'. The coordinate provided is: a:b"
+    assert str(unresolved(wrong)).startswith("spark.jars.packages: 'a:b' is not a package; write each as")
 
 
 def start(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -110,22 +111,15 @@ except fkjoin.SessionError as error:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("packages", "says"),
-    [
-        (f"{MODULE}:9.9.9", f"{MODULE}:9.9.9 cannot be downloaded (tried own); write {package()}, or leave"),
-        ("org.apache.spark:9.9.9", "'org.apache.spark:9.9.9' is not a package; write each as"),
-    ],
-)
-def test_packages_that_cannot_be_had_are_one_line(tmp_path: Path, packages: str, says: str) -> None:
+def test_packages_that_cannot_be_had_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "ivy.xml").write_text(
         '<ivysettings><settings defaultResolver="own"/>'
         f'<caches defaultCacheDir="{tmp_path}/cache"/>'
         f'<resolvers><ibiblio name="own" m2compatible="true" root="{tmp_path.as_uri()}/"/></resolvers></ivysettings>'
     )
-    run = start(REFUSED, str(tmp_path / "ivy.xml"), packages)
+    run = start(REFUSED, str(tmp_path / "ivy.xml"), f"{MODULE}:9.9.9")
     (line,) = run.stderr.splitlines()
-    assert line.startswith(f"spark.jars.packages: {says}")
+    assert line.startswith(f"spark.jars.packages: {MODULE}:9.9.9 cannot be downloaded (tried own); write {package()}, or leave")
 
 
 CHOSEN = """
@@ -145,6 +139,7 @@ except fkjoin.FkJoinError as error:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_session_with_kafka_has_the_connector_that_fits() -> None:
     run = start(CHOSEN)

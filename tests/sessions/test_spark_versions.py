@@ -44,9 +44,7 @@ def own(line: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("release", "line"), [pytest.param(*one, id=one[1]) for one in RELEASES])
-def test_a_job_that_is_killed_goes_on_there_and_on_the_newest(
-    spark: SparkSession, tmp_path: Path, release: str, line: str
-) -> None:
+def test_a_killed_job_goes_on_there_and_on_the_newest(spark: SparkSession, tmp_path: Path, release: str, line: str) -> None:
     history = History(tmp_path)
     for _ in range(2):
         history.write(60)

@@ -109,9 +109,7 @@ def test_lines_of_no_use_are_left_out_and_nothing_else_is(capfd: pytest.CaptureF
     assert written(LINES, capfd=capfd, everything=True) == ALL, "for who chooses a level"
 
 
-def test_a_retry_of_kafkas_client_that_goes_on_is_said_once(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_of_kafkas_client_is_said_once(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     warn = "26/11/26 18:14:0{} WARN NetworkClient: "
     retry = f"{warn}[Consumer clientId=c-{{}}] Connection to node {{}} could not be established.\n"
     topic = f"{warn}[Producer clientId=p] Error while fetching metadata with correlation id {{}}\n"
@@ -205,7 +203,7 @@ REPORT = b":: resolution report ::\n\t0 artifacts copied, 13 already retrieved (
     ("before", "everything", "shown"),
     [(REPORT, True, FIRST), (REPORT, False, FIRST), (LINES, True, ALL), (LINES, False, KEPT)],
 )
-def test_what_is_held_comes_in_its_order_without_the_report_on_packages(
+def test_what_is_held_comes_in_its_order(
     before: bytes, everything: bool, shown: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     output = words.Output()

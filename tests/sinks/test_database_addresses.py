@@ -1,6 +1,6 @@
 """Addresses of databases: those that cannot be read are refused, and the passwords in them are not shown.
 
-``integration/test_secrets.py`` has what needs a server, a broker or a session.
+``integration/test_secured.py`` has what needs a server, a broker or a session.
 """
 
 from __future__ import annotations
