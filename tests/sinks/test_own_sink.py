@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError
 from fkjoin.sinks import BatchId, Parquet, TableSink
-from tests.support.orders import History, tables
 from tests.support.queries import write_lines
 from tests.support.sessions import small
-from tests.support.sinks import finished, joined
+from tests.support.sinks import finished
 
 NOW = {"availableNow": True}
 
@@ -49,7 +48,9 @@ def berlin(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("berlin")
-def test_what_it_is_given_is_of_the_schema_that_it_was_prepared_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_sink_gets_rows_of_the_schema_that_it_was_prepared_for_and_what_is_none_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     small(spark, tmp_path)
     columns = "id string, at timestamp, day date, local timestamp_ntz, price decimal(9, 2), raw binary, tags array<int>, "
     columns += "about struct<a: bigint, b: map<string, double>>, n tinyint, f float, gone boolean, v bigint"
@@ -62,14 +63,20 @@ def test_what_it_is_given_is_of_the_schema_that_it_was_prepared_for(spark: Spark
         "v": 1,
     }
     sink = Kept()
-
-    def run() -> None:
-        table = Table.from_files(spark, tmp_path / "in", key="id", version="v", deleted="gone", schema=columns, name="t")
-        finished(table.materialize("t").to_sink(sink, checkpoint=tmp_path / "ck", trigger=NOW))
-
     write_lines(
         tmp_path / "in", "1", [row | {"raw": "AA==", "tags": [1], "about": {"a": 1, "b": {"x": 1.0}}, "n": 7, "f": 0.5}]
     )
+    source = Table.from_files(spark, tmp_path / "in", key="id", version="v", deleted="gone", schema=columns, name="t")
+    with pytest.raises(TopologyError, match=r't: a batch of a source.*write .materialize\("t"\) first'):
+        source.to_sink(sink, checkpoint=tmp_path / "other")
+    table = source.materialize("t")
+    for none in (Parquet(tmp_path / "out"), object()):
+        with pytest.raises(TopologyError, match=r"sink: a \w+ is not a TableSink: let it inherit from fkjoin.sinks.TableSink"):
+            table.to_sink(none, checkpoint=tmp_path / "ck")  # type: ignore[arg-type]
+
+    def run() -> None:
+        finished(table.to_sink(sink, checkpoint=tmp_path / "ck", trigger=NOW))
+
     run()
     write_lines(tmp_path / "in", "2", [row | {"gone": True, "v": 2}, row | {"id": "b", "v": 3}])
     run()
@@ -86,15 +93,3 @@ def test_what_it_is_given_is_of_the_schema_that_it_was_prepared_for(spark: Spark
     assert (later[0]["id"].to_pylist(), later[1]["id"].to_pylist()) == (["b"], ["a"])
     assert (first.number, second.number, first.query == second.query) == (0, 1, True)
     assert None not in (first.began_ms, second.began_ms)
-
-
-def test_a_sink_that_is_none_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    History(tmp_path).write(10)
-    table = joined(spark, tmp_path)
-    for none in (Parquet(tmp_path / "out"), object()):
-        with pytest.raises(TopologyError, match=r"sink: a \w+ is not a TableSink: let it inherit from fkjoin.sinks.TableSink"):
-            table.to_sink(none, checkpoint=tmp_path / "ck")  # type: ignore[arg-type]
-    finished(table.to_sink(Kept(), checkpoint=tmp_path / "ck", trigger=NOW))
-    with pytest.raises(TopologyError, match=r'orders: a batch of a source.*write .materialize\("orders"\) first'):
-        tables(spark, tmp_path)[0].to_sink(Kept(), checkpoint=tmp_path / "other")
