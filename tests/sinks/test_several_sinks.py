@@ -82,36 +82,37 @@ def test_another_job_does_not_go_on_where_a_sink_has_the_first_batch(spark: Spar
     assert parquet(spark, tmp_path / "out") == broken.taken[0]
 
 
-def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_source_goes_to_several_places_of_which_one_may_be_left_out_and_none_comes_later(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     small(spark, tmp_path)
     history = History(tmp_path)
     history.write(30)
-    one, two, three = (Parquet(tmp_path / name) for name in ("one", "two", "three"))
-    table, checkpoint = joined(spark, tmp_path), tmp_path / "ck"
-    finished(table.to(one, two, checkpoint=f"{checkpoint}/", trigger=NOW))
-    says = r"sinks: parquet .*three is not one of the sinks .*ck was last started with \(.*one, .*two\).*checkpoint of its own"
+    orders, checkpoint = tables(spark, tmp_path)[0], tmp_path / "ck"
+    memory, out, later = Memory(), Parquet(tmp_path / "out"), Parquet(tmp_path / "later")
+    finished(orders.to(memory, out, checkpoint=f"{checkpoint}/", trigger=NOW))
+    assert parquet(spark, tmp_path / "out") == memory.taken[0]
+    assert len(memory.taken[0]) == len((tmp_path / "orders" / "0.json").read_text().splitlines())
+    says = r"sinks: parquet .*later is not one of the sinks .*ck was last started with \(memory, .*out\).*checkpoint of its own"
     with pytest.raises(TopologyError, match=says):
-        table.to(one, two, three, checkpoint=checkpoint, trigger=NOW)
-    finished(table.to(three, checkpoint=tmp_path / "its-own", trigger=NOW))
-    assert parquet(spark, tmp_path / "three") == parquet(spark, tmp_path / "one")
+        orders.to(memory, out, later, checkpoint=checkpoint, trigger=NOW)
     history.write(30)
-    finished(table.to(two, checkpoint=checkpoint, trigger=NOW))
-    assert Begun.of(spark, str(checkpoint)).sinks == [two.place]
-    assert len(list((tmp_path / "two").glob("batch=*"))) == 2
-    assert len(list((tmp_path / "one").glob("batch=*"))) == 1
-    with pytest.raises(TopologyError, match=r"one is not one of the sinks"):  # it has missed a batch
-        table.to(one, two, checkpoint=checkpoint, trigger=NOW)
+    finished(orders.to(out, checkpoint=checkpoint, trigger=NOW))
+    assert Begun.of(spark, str(checkpoint)).sinks == [out.place]
+    assert len(list((tmp_path / "out").glob("batch=*"))) == 2
+    assert list(memory.taken) == [0]
+    with pytest.raises(TopologyError, match=r"memory is not one of the sinks"):  # it has missed a batch
+        orders.to(memory, out, checkpoint=checkpoint, trigger=NOW)
     for alone in (
-        lambda: table.to_parquet(tmp_path / "two", checkpoint=f"{checkpoint}/", trigger=NOW),
-        lambda: table.to_kafka("topic", "localhost:1", checkpoint=checkpoint, trigger=NOW),
+        lambda: orders.to_parquet(tmp_path / "out", checkpoint=f"{checkpoint}/", trigger=NOW),
+        lambda: orders.to_kafka("topic", "localhost:1", checkpoint=checkpoint, trigger=NOW),
     ):
-        with pytest.raises(TopologyError, match=r"belongs to a query that writes to parquet .*two: continue with Table\.to"):
+        with pytest.raises(TopologyError, match=r"belongs to a query that writes to parquet .*out: continue with Table\.to"):
             alone()
 
 
 def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
-    History(tmp_path).write(30)
     table, out = joined(spark, tmp_path), Parquet(tmp_path / "out")
     checkpoint = tmp_path / "ck"
     for sinks, says in (
@@ -125,26 +126,16 @@ def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_pa
     with pytest.raises(TopologyError, match=r'orders: a batch of a source.*write .materialize\("orders"\) first'):
         tables(spark, tmp_path)[0].to(out, Delta(tmp_path / "delta"), checkpoint=checkpoint, trigger=NOW)
     assert not checkpoint.exists()
-    finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
+    begun(checkpoint)
     with pytest.raises(TopologyError, match=r"checkpoint: .*ck belongs to a query with one sink: continue with to_kafka"):
         table.to(out, checkpoint=checkpoint, trigger=NOW)
-
-
-def test_a_source_goes_to_several_places(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    History(tmp_path).write(30)
-    orders, memory = tables(spark, tmp_path)[0], Memory()
-    finished(orders.to(memory, Parquet(tmp_path / "out"), checkpoint=tmp_path / "ck", trigger=NOW))
-    assert parquet(spark, tmp_path / "out") == memory.taken[0]
-    assert len(memory.taken[0]) == len((tmp_path / "orders" / "0.json").read_text().splitlines())
 
 
 def begun(checkpoint: Path, *places: str) -> None:
     """Make a checkpoint as a query leaves it; with ``places``, a query with several sinks."""
     checkpoint.mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id": "1"}')
-    if places:
-        (checkpoint / DOCUMENT).write_bytes(Begun("UTC", [], 1, sinks=list(places)).data())
+    (checkpoint / DOCUMENT).write_bytes(Begun("UTC", [], 1, sinks=list(places) or None).data())
 
 
 def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: Path) -> None:
