@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fkjoin import Table, TopologyError, fk_join
-from fkjoin.errors import FkJoinError
+from fkjoin import Table, fk_join
 from fkjoin.spark.json_lines import plain_path
-from tests.support.files import put, write
+from tests.support.files import write
 from tests.support.sessions import small
 from tests.support.written import NOW
 
@@ -27,11 +24,6 @@ def test_names_of_fields_are_plain() -> None:
     for name in (*plain, "value.other", "id.fk", "upper(id)", "ID"):
         assert plain_path(name, SCHEMA) == plain.get(name)
     assert plain_path(["id"], SCHEMA) is None
-
-
-@pytest.fixture
-def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, partitions=2)
 
 
 ORDER = (
@@ -78,13 +70,8 @@ CUSTOMERS = '{"no":0,"name":"zero","seq":1,"time":300}', '{"no":1,"name":"one","
 CHANGED = '{"no":1,"seq":2}', '{"no":2,"name":"two","seq":5,"time":9}'
 
 
-def put_second(folder: Path) -> None:
-    write(folder / "orders", "2.json", *SECOND)
-    write(folder / "customers", "2.json", *CHANGED)
-
-
-@pytest.mark.usefixtures("settings")
 def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
     write(tmp_path / "orders", "1.json", *FIRST)
     write(tmp_path / "customers", "1.json", *CUSTOMERS)
     found = {}
@@ -98,7 +85,8 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
                 query = writer.option("checkpointLocation", str(checkpoint)).start(str(out))
             query.awaitTermination()
             if batch == 0:
-                put_second(tmp_path)
+                write(tmp_path / "orders", "2.json", *SECOND)
+                write(tmp_path / "customers", "2.json", *CHANGED)
         for name in ("orders", "customers"):
             (tmp_path / name / "2.json").unlink()
         read = spark.read.parquet(str(out))
@@ -108,24 +96,3 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     assert found["workers"] == found["spark"]
     numbers = {f"o{number}" for number in range(40)}
     assert {row[0] for row in found["workers"]} == numbers - {"o4"} | {"7"}
-
-    # A batch that is repeated counts once, what was left unfinished is not read, another checkpoint is refused.
-    out, checkpoint = tmp_path / "workers %20", tmp_path / "workers-checkpoint"
-    before = {path: path.read_bytes() for path in out.rglob("*.parquet")}
-    newest_commit = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
-    for name in (f"{newest_commit}", f".{newest_commit}.crc"):
-        (checkpoint / "commits" / name).unlink()
-    put(out, "_unfinished/batch=old/part-0.parquet", "torn")
-    put_second(tmp_path)
-    table = joined(spark, tmp_path)
-    table.to_parquet(out, checkpoint=checkpoint, **NOW).awaitTermination()
-    assert {path: path.read_bytes() for path in out.rglob("batch=*-*/*.parquet")} == before
-    assert newest(spark.read.parquet(str(out))) == found["workers"]
-    shutil.rmtree(tmp_path / "index")
-    other = r"path: .*workers %20 contains batches of another query \(\w{8}\), and none of"
-    with pytest.raises(FkJoinError, match=other):
-        table.to_parquet(out, checkpoint=tmp_path / "other-checkpoint", **NOW)
-    assert len(list(out.glob("batch=00000000-*"))) == 1
-    no_rename = r"path: exactly-once is not available on ftp:.*write changes\.writeStream"
-    with pytest.raises(TopologyError, match=no_rename):
-        table.to_parquet("ftp://host/out", checkpoint=tmp_path / "ftp")
