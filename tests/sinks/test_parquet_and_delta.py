@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructType, VariantType
 
 from fkjoin import TopologyError
 from fkjoin.errors import FkJoinError
+from fkjoin.sinks import column_types
 from fkjoin.sinks.delta import Delta
 from fkjoin.spark.kinds import TIMES_OF_DAY
 from fkjoin.spark.parquet import WriteFile
@@ -80,75 +82,56 @@ def test_a_full_disk_is_named_by_the_folder_of_the_file(tmp_path: Path, monkeypa
         list(WriteFile(str(tmp_path), None, b"{}")(iter([pa.record_batch({"n": [1]})])))
 
 
-STRUCT = pa.struct([("a", pa.int32())])
-
-NARROWER = [
-    (pa.float64(), pa.int64()),
-    (pa.float64(), pa.float32()),
-    (pa.float64(), pa.decimal128(10, 2)),
-    (pa.int64(), pa.int32()),
-    (pa.int64(), pa.float64()),
-    (pa.int64(), pa.decimal128(18, 0)),
-    (pa.string(), pa.int64()),
-    (pa.string(), pa.binary()),
-    (pa.binary(), pa.string()),
-    (pa.decimal128(9, 2), pa.decimal128(5, 2)),
-    (pa.decimal128(9, 2), pa.decimal128(10, 1)),
-    (pa.decimal128(18, 2), pa.float64()),
-    (pa.timestamp("us", "UTC"), pa.timestamp("us")),
-    (pa.timestamp("us", "UTC"), pa.date32()),
-    (pa.timestamp("us"), pa.timestamp("us", "UTC")),
-    (pa.date32(), pa.timestamp("us", "UTC")),
-    (STRUCT, pa.struct([("a", pa.int16())])),
-    (STRUCT, pa.struct([("b", pa.int32())])),
-    (STRUCT, pa.struct([pa.field("a", pa.int32(), nullable=False)])),
-    (STRUCT, pa.string()),
-    (pa.list_(pa.int64()), pa.list_(pa.int32())),
-    (pa.map_(pa.string(), pa.float64()), pa.map_(pa.string(), pa.int64())),
-    (pa.map_(pa.int64(), pa.string()), pa.map_(pa.int32(), pa.string())),
-]
-
-WIDER: list[tuple[pa.DataType, pa.DataType, Any]] = [
-    (pa.int8(), pa.int64(), -128),
-    (pa.int32(), pa.float64(), 2**31 - 1),
-    (pa.int64(), pa.decimal128(19, 0), -(2**63)),
-    (pa.int32(), pa.string(), 7),
-    (pa.float32(), pa.float64(), 0.5),
-    (pa.float64(), pa.string(), 0.1),
-    (pa.bool_(), pa.string(), True),
-    (pa.decimal128(9, 2), pa.decimal128(12, 4), Decimal("9999999.99")),
-    (pa.decimal128(9, 2), pa.float64(), Decimal("9999999.99")),
-    (STRUCT, pa.struct([("a", pa.int64())]), {"a": 2**31 - 1}),
-    (pa.list_(pa.int32()), pa.list_(pa.int64()), [None, 1]),
-    (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64()), [("a", None)]),
-]
+TEXT, FLOAT, DOUBLE = pa.string(), pa.float32(), pa.float64()
+INSTANT, CLOCK = pa.timestamp("us", "UTC"), pa.timestamp("us")
+CENTS, FINE, WHOLE = pa.decimal128(9, 2), pa.decimal128(12, 4), pa.decimal128(19, 0)
+WIDER: dict[pa.DataType, tuple[Any, set[pa.DataType]]] = {
+    pa.bool_(): (True, {TEXT}),
+    pa.int8(): (-128, {pa.int32(), pa.int64(), FLOAT, DOUBLE, CENTS, FINE, WHOLE, TEXT}),
+    pa.int32(): (2**31 - 1, {pa.int64(), DOUBLE, WHOLE, TEXT}),
+    pa.int64(): (-(2**63), {WHOLE, TEXT}),
+    FLOAT: (0.5, {DOUBLE, TEXT}),
+    DOUBLE: (0.1, {TEXT}),
+    CENTS: (Decimal("9999999.99"), {FINE, DOUBLE, TEXT}),
+    FINE: (Decimal("99999999.9999"), {DOUBLE, TEXT}),
+    WHOLE: (Decimal(10**19 - 1), {TEXT}),
+    TEXT: ("a", set()),
+    pa.binary(): (b"a", set()),
+    pa.date32(): (datetime.date(2026, 3, 1), {CLOCK, TEXT}),
+    INSTANT: (datetime.datetime(2026, 3, 1, tzinfo=datetime.timezone.utc), set()),
+    CLOCK: (datetime.datetime(2026, 3, 1), set()),
+}
+"""Types, each with one of its values, and the types of a target that have all of them."""
 
 
-def there(path: Path, kind: pa.DataType) -> None:
-    DeltaTable.create(path, pa.schema([("id", pa.int64()), ("x", kind)]))
+@pytest.mark.parametrize("ours", WIDER, ids=str)
+def test_a_column_fits_into_the_types_that_have_all_of_its_values(ours: pa.DataType) -> None:
+    value, wider = WIDER[ours]
+    rows = pa.table({"x": pa.array([value, None], ours)})
+    for theirs in WIDER:
+        pairs = [
+            (ours, theirs),
+            (pa.struct([("a", ours)]), pa.struct([("a", theirs)])),
+            (pa.list_(ours), pa.list_(theirs)),
+            (pa.map_(ours, TEXT), pa.map_(theirs, TEXT)),
+            (pa.map_(TEXT, ours), pa.map_(TEXT, theirs)),
+        ]
+        wanted = theirs in {ours, *wider}
+        assert [column_types.fits(*pair) for pair in pairs] == [wanted] * len(pairs), theirs
+        if not wanted:
+            continue
+        fitting = column_types.fitting("it", rows, pa.schema([("x", theirs)]), ())
+        assert fitting.schema.field("x").type == theirs
+        if theirs == TEXT:
+            assert fitting["x"].to_pylist()[0].lower() == str(value).lower()
+        else:
+            assert fitting.cast(rows.schema).equals(rows)
 
 
-@pytest.mark.parametrize(("ours", "theirs"), NARROWER)
-def test_a_narrower_type_is_refused_before_the_first_batch(tmp_path: Path, ours: pa.DataType, theirs: pa.DataType) -> None:
-    there(tmp_path, theirs)
-    says = r"^Delta table .* does not match .*: column x is .*, which cannot hold every .*: make it "
-    with pytest.raises(FkJoinError, match=says):
-        delta(tmp_path, pa.schema([("id", pa.int64()), ("x", ours)]))
-
-
-@pytest.mark.parametrize(("ours", "theirs", "value"), WIDER)
-def test_a_wider_type_takes_every_value(tmp_path: Path, ours: pa.DataType, theirs: pa.DataType, value: Any) -> None:
-    there(tmp_path, theirs)
-    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "x": pa.array([value, None], ours)})
-    sink = delta(tmp_path, rows.schema)
-    for batch in range(2):
-        sink.apply(batch_id(batch), rows, gone(rows))
-    found = DeltaTable(tmp_path).to_pyarrow_table()
-    assert found.schema.field("x").type == theirs
-    if pa.types.is_string(theirs):
-        assert found.sort_by("id")["x"].to_pylist()[0].lower() == str(value).lower()
-    else:
-        assert found.cast(rows.schema).sort_by("id").equals(rows)
+def test_a_struct_fits_into_no_other_struct_and_into_no_text() -> None:
+    number = pa.field("a", pa.int32())
+    for theirs in (pa.struct([number.with_name("b")]), pa.struct([number.with_nullable(False)]), TEXT):
+        assert not column_types.fits(pa.struct([number]), theirs)
 
 
 def test_a_null_where_the_target_takes_none_stops_the_batch(tmp_path: Path) -> None:
