@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fkjoin.state import BucketStore, DamagedIndexError, MemoryStore, StateError, pending, prefix_range, segments
+from fkjoin.state import BucketStore, DamagedIndexError, MemoryStore, StateError, database, pending, prefix_range, segments
 from fkjoin.state.index import RocksIndex
 from fkjoin.state.seal import Seal
 from tests.support.damage import another_process
@@ -296,7 +296,10 @@ def test_a_full_disk_fails_the_batch_and_loses_nothing(small_disk: Path) -> None
 
 
 @pytest.mark.parametrize("left", ["by a process that was killed", pytest.param("damaged", marks=pytest.mark.nightly)])
-def test_an_index_that_is_not_read_makes_room_for_the_new_one(small_disk: Path, left: str) -> None:
+def test_an_index_that_is_not_read_makes_room_for_the_new_one(
+    small_disk: Path, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_MERGED_S", 0)  # there is no room to merge its files
     rng = random.Random(3)
     bucket = Bucket(small_disk / "bucket")
     for part in range(4):
