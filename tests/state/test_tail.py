@@ -1,16 +1,21 @@
-"""The law of the tail: what is read through it is what would be read if all of it were in what it is laid over."""
+"""The law of the tail: what is read through it is what would be read if all of it were in what it is laid over.
+
+And of lengths of values that a batch overwrites: those that it has read are not looked up again, wherever they stand.
+"""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fkjoin.state import MemoryStore, tail
-from fkjoin.state.protocol import KeyRange
+from fkjoin.state.bucket import lengths, lengths_before
+from fkjoin.state.protocol import Bytes, KeyRange
 from fkjoin.state.tail import Tail
 from tests.support.stores import array, flat, write
 
@@ -90,3 +95,33 @@ def test_the_garbage_collector_does_not_look_into_a_tail() -> None:
     key = next(made.scan(MemoryStore().scan, [(b"0", b"2")])).keys[7].as_py()
     large = [held for held in gc.get_objects() if isinstance(held, list | dict | tuple) and len(held) >= 2_000]
     assert [held for held in large if key in held] == [keys]
+
+
+LETTERS = [bytes([letter]) for letter in b"abcdefgh"]
+STORED = dict(zip(LETTERS, (b"", None, b"1", b"22", None, b"55555", b"6", None), strict=True))
+
+
+def stored(keys: Bytes) -> Bytes:
+    return array([STORED[key] for key in keys.to_pylist()])
+
+
+@example(written=LETTERS, read=[LETTERS[2:5], LETTERS[:2]])
+@example(written=LETTERS[::-1], read=[LETTERS[2:5], LETTERS[2:3]])
+@example(written=LETTERS[2:5], read=[LETTERS, []])
+@given(
+    written=st.lists(st.sampled_from(LETTERS), unique=True),
+    read=st.lists(st.lists(st.sampled_from(LETTERS), max_size=6), max_size=3),
+)
+def test_lengths_are_those_that_the_index_has_and_what_was_read_is_not_read_again(
+    written: list[bytes], read: list[list[bytes]]
+) -> None:
+    asked: list[bytes] = []
+
+    def look_up(keys: Bytes) -> Bytes:
+        asked.extend(keys.to_pylist())
+        return stored(keys)
+
+    found = lengths_before(array(written), [(array(keys), lengths(stored(array(keys)))) for keys in read], look_up)
+    expected = [None if STORED[key] is None else len(STORED[key] or b"") for key in written]
+    assert (found.type, found.to_pylist()) == (pa.int64(), expected)
+    assert sorted(asked) == sorted(set(written) - {key for keys in read for key in keys})
