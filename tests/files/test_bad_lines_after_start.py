@@ -54,4 +54,5 @@ def test_an_expression_is_the_way_out_for_a_new_job(spark: SparkSession, tmp_pat
     with pytest.raises(TopologyError, match="^extractor: customer of left table orders is string"):
         fk_join(orders, customers, "customer", how="left")
     joined = fk_join(orders, customers, "cast(customer as bigint)", how="left", name="joined")
-    assert gone_on(joined, tmp_path, "number") == [("o1",), ("o2",)]
+    assert joined.key == ("number",)
+    assert gone_on(orders, tmp_path, "number") == [("o1",), ("o2",)]

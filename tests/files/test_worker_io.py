@@ -1,17 +1,24 @@
-"""JSON lines read and Parquet written by the workers: the same tables as by Spark's own sources and sinks."""
+"""JSON lines read and Parquet written by the workers: the same tables as by Spark's own sources and sinks.
+
+Times, decimals and bytes of JSON lines are read as in topics, by workers and by Spark's expressions.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fkjoin import Table, fk_join
+from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.json_lines import plain_path
-from tests.support.files import write
+from tests.support.files import table, write
+from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
 from tests.support.written import NOW
 
@@ -96,3 +103,30 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     assert found["workers"] == found["spark"]
     numbers = {f"o{number}" for number in range(40)}
     assert {row[0] for row in found["workers"]} == numbers - {"o4"} | {"7"}
+
+
+TYPES = "id int, lsn bigint, at timestamp, day date, price decimal(9,2), data binary, it string, tags map<string, string>"
+
+
+@pytest.fixture
+def tokyo(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(TIME_ZONE)
+    spark.conf.set(TIME_ZONE, "Asia/Tokyo")
+    yield
+    spark.conf.set(TIME_ZONE, str(before))
+
+
+@pytest.mark.usefixtures("small_tables", "tokyo")
+@pytest.mark.parametrize("by_workers", [True, False])
+def test_a_number_is_no_instant_and_texts_are_read(spark: SparkSession, tmp_path: Path, by_workers: bool) -> None:
+    good = {"id": 1, "lsn": 1, "at": "2023-07-26T10:22:47.048491Z", "day": "2023-07-26", "price": 12.5, "data": "q80="}
+    local = {"id": 3, "lsn": 3, "at": "2023-07-26 19:22:47.048491", "it": {"a": 1}, "tags": {"k": "v"}}
+    write_lines(tmp_path / "lines", "0", [good | {"it": 1}, {"id": 2, "lsn": 2, "at": 1690366967048491}, local])
+    made = table(spark, tmp_path / "lines", schema=TYPES, timestamp="at")
+    assert made._plan.undecoded is not None
+    changes: Any = made.materialize("kept").changes if by_workers else made.changes
+    found = table_of(run(changes, tmp_path / "checkpoint").rows, "id")
+    assert sorted(found) == [(1,), (3,)]
+    one, other = found[1,], found[3,]
+    assert (str(one["day"]), str(one["price"]), bytes(one["data"]), one["it"]) == ("2023-07-26", "12.50", b"\xab\xcd", "1")
+    assert (other["it"], other["tags"]) == ('{"a":1}', {"k": "v"})
