@@ -59,7 +59,7 @@ SAMPLE = [(SECOND, BEFORE, "parquet"), (KILLED, AT_COMMIT, "postgres")]
 """``make faults`` tries ``EVERY`` one.
 
 In ``make test``, backups taken between batches: tests/sinks/test_restored_checkpoint.py; several attempts at a time:
-tests/sinks/test_parquet_attempts.py; outages: integration/test_postgres_outages.py, tests/sinks/test_parquet_objects.py.
+tests/sinks/test_parquet_attempts.py; outages: integration/test_postgres_outages.py, tests/sinks/test_parquet_attempts.py.
 """
 
 NOW: Any = {"trigger": {"availableNow": True}}

@@ -180,7 +180,7 @@ MUTATIONS = {
         "fkjoin/storage/local_files.py",
         "    return content[_HEADER_SIZE:] == sums\n",
         "    return len(content[_HEADER_SIZE:]) >= len(sums)\n",
-        "tests/storage tests/checkpoint/test_damage.py",
+        "tests/storage tests/checkpoint/test_saved_state.py",
     ),
     "an owner that lost its claim goes on": Mutation(
         "fkjoin/checkpoint/claim.py",
