@@ -116,12 +116,12 @@ EXTRA = {
 
 @pytest.fixture(scope="module")
 def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A checkpoint of two halves; between them its two partitions were made four."""
+    """A checkpoint of two halves; between them its one partition was made two."""
     folder = tmp_path_factory.mktemp("state")
-    for name, value in ((PARTITIONS, "2"), (BUCKETS, "4"), (INDEX_DIR, str(folder / "index")), (VALIDATE, "true")):
+    for name, value in ((PARTITIONS, "1"), (BUCKETS, "4"), (INDEX_DIR, str(folder / "index")), (VALIDATE, "true")):
         spark.conf.set(name, value)
     rows = go_on(spark, folder, 1)
-    rescale(spark, folder / "checkpoint", 4)
+    rescale(spark, folder / "checkpoint", 2)
     rows += go_on(spark, folder, 2)
     assert joined(rows) == golden.batch_join(2)
     yield folder
@@ -208,10 +208,10 @@ def test_partitions_halved_and_indexes_rebuilt_the_query_goes_on(spark: SparkSes
     checkpoint = place / "checkpoint"
     with pytest.raises(FkJoinError, match="4 buckets cannot be spread evenly over 3; choose one of 1, 2, 4 "):
         state_command("rescale", str(checkpoint), "3")
-    status, lines = state_command("rescale", str(checkpoint), "2")
-    assert lines == [f"{checkpoint} has 2 partitions now; start its query as before"]
-    with pytest.raises(FkJoinError, match="has 2 already"):
-        rescale(spark, checkpoint, 2)
+    status, lines = state_command("rescale", str(checkpoint), "1")
+    assert lines == [f"{checkpoint} has 1 partitions now; start its query as before"]
+    with pytest.raises(FkJoinError, match="has 1 already"):
+        rescale(spark, checkpoint, 1)
     assert verify(spark, checkpoint) == []
     status, lines = state_command("rebuild", str(checkpoint), "--index-dir", str(place / "index"))
     assert status == 0
