@@ -57,13 +57,11 @@ def test_a_section_is_absent_where_there_is_nothing_to_say() -> None:
 
 BROKEN: dict[bytes, str] = {
     b"": "is not JSON (Expecting value",
-    b'{"version": 1, "zone": "UT': "is not JSON (Unterminated string",
     b"\xff\xfe": "is not JSON (",
     b"[" * 100_000: "is not JSON (",
     b"{}": "has version None, and this release reads 1",
     b'{"version": 2, "zone": 5}': "has version 2, and this release reads 1",
     b'{"version": true}': "has version True, and this release reads 1",
-    b'{"version": 1.0}': "has version 1.0, and this release reads 1",
     b'{"version": 1, "later": {}}': "has a section later, which this release lacks",
 }
 
@@ -90,12 +88,7 @@ SHAPES: list[tuple[list[Any], Any]] = [
     (["topics", "orders"], {}),
     (["topics", "customers", "generation"], True),
     (["topics", "customers", "ends", 0], [1, 2, 3]),
-    (["topics", "customers", "ends", 0, 1], "7"),
-    (["sinks"], {}),
-    (["job"], {"rules": []}),
-    (["job", "binding"], []),
     (["job", "binding", "view all"], None),
-    (["job", "buckets"], "8"),
 ]
 
 

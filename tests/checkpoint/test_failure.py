@@ -10,7 +10,7 @@ import pytest
 
 from fkjoin import QueryError, errors
 from fkjoin.checkpoint.failure import told
-from fkjoin.errors import set_aside, thrown_at, users_frames
+from fkjoin.errors import thrown_at, users_frames
 from fkjoin.spark.cause import Cause, innermost
 from fkjoin.state import segments
 
@@ -127,10 +127,6 @@ def test_the_innermost_cause_is_found(messages: list[str], cause: Cause) -> None
 
 
 WAYS: dict[str, tuple[list[str], str]] = {
-    "extractor of orders, key o1: KeyError: 'c'": (
-        python(f"{OURS}extractor of orders, key o1: KeyError: 'c'{set_aside('rows')}\n"),
-        'set such rows aside, with on_error="dead-letter" for the table; or fix what is wrong;',
-    ),
     "KeyError: 'amount'": (python(WORKER), "fix that line, and start the query again: it"),
     "Python worker exited ": (python(OF_USERS_SINK, KILLED), "give the session more memory"),
     "MemoryError": (python(OF_USERS_SINK, "MemoryError: "), "give the session more memory"),
@@ -164,14 +160,6 @@ WAYS: dict[str, tuple[list[str], str]] = {
         "`fkjoin state verify /ck` says what else is wrong; then restore it from a backup",
     ),
     "do this": (python(OURS, "do this\n"), "fix what the first line names, and start"),
-    "file:///b: column x is INT in it, but must be read as x": (
-        ["error while reading file file:///b. x", "column: [x], physicalType: INT, logicalType: x"],
-        "write that file again, under its name, with the types of the table, and start",
-    ),
-    "folders with the names of columns, such as region=eu, were added after the query": (
-        ["assertion failed: Invalid batch: value#0 != value#262,region#263 SQLSTATE: XXKST"],
-        "start .*: it continues with this batch, and reads these columns if schema= names them",
-    ),
     "Detected schema change in version 2": (
         ["[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 2: … SQLSTATE: 0"],
         "start .*: it continues .*; the checkpoint keeps the columns, so a new one is left out",

@@ -399,13 +399,6 @@ def test_a_damaged_log_is_named(spark: SparkSession, checkpoint: Path, name: str
         check_logs(spark, str(checkpoint))
 
 
-def test_a_snapshot_that_is_cut_is_named(spark: SparkSession, checkpoint: Path) -> None:
-    (state,) = checkpoint.glob("state/1/0/1_*.zip")
-    state.write_bytes(state.read_bytes()[:100])
-    with pytest.raises(FkJoinError, match="checkpoint .* is damaged.* restore it from a backup"):
-        verify(spark, checkpoint)
-
-
 def test_a_data_file_is_vouched_for_by_checksums(spark: SparkSession, checkpoint: Path) -> None:
     """Hadoop's, and RocksDB's."""
     file = next(checkpoint.glob("state/1/0/SSTs/*.sst"))

@@ -72,17 +72,6 @@ def test_events_of_a_batch_that_two_attempts_append_at_a_time_are_there_once(
     assert table_at(tmp_path) == [row("a", 1), row("a", 1)]
 
 
-def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
-    DeltaTable.create(str(tmp_path), pa.schema([("id", pa.string())]))
-    with pytest.raises(FkJoinError, match=r"lacks the columns odd \"name, price, day, at, tags \(it has id\): add them"):
-        prepared(tmp_path)
-    prepared(tmp_path / "another").apply(batch_id(0), rows(row("a", 1)), keys())
-    assert table_at(tmp_path / "another") == [row("a", 1)]
-    DeltaTable(tmp_path).alter.add_columns(DeltaTable(tmp_path / "another").schema().fields[1:])
-    prepared(tmp_path).apply(batch_id(0), rows(row("a", 1)), keys())
-    assert table_at(tmp_path) == [row("a", 1)]
-
-
 def test_columns_are_added_on_request(tmp_path: Path) -> None:
     DeltaTable.create(tmp_path, pa.schema([("id", pa.string()), ("NAME", pa.string())]))
     Delta(tmp_path, evolve=True).examine(NUMBERS, ("id",))

@@ -17,8 +17,7 @@ from fkjoin.codec.json_write import writable
 from fkjoin.errors import TopologyError
 from fkjoin.kafka.formats import Json, reader, writer
 from fkjoin.spark.schemas import spark_schema, struct_type
-from tests.support.queries import write_lines
-from tests.support.sessions import SPARK_4_0, SPARK_4_1, small
+from tests.support.sessions import SPARK_4_0, SPARK_4_1
 from tests.support.sink_rows import QUICK, Rows, differences, frame, read_json
 
 pytestmark = pytest.mark.spark
@@ -134,21 +133,3 @@ def test_a_table_is_refused_before_its_topic_is_asked_for(spark: SparkSession, t
     by_number = table.map_values("map(1, id) as names")
     with pytest.raises(TopologyError, match="Json: column names is map<int,string>, and the keys of a JSON object are texts"):
         by_number.to_kafka("names", "nowhere:1", checkpoint=tmp_path / "ck")
-
-
-def test_a_table_gives_its_times_to_parquet_and_not_to_delta(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    took = "INTERVAL '0 01:00:00' DAY TO SECOND"
-    row = {"id": "o", "v": 1, "local": "2026-01-02T03:04:05.000007", "took": took}
-    write_lines(tmp_path / "orders", "1", [row])
-    schema = "id string, v bigint, `local` timestamp_ntz, took interval day to second"
-    orders = Table.from_files(spark, tmp_path / "orders", key="id", version="v", schema=schema, format="json")
-    query = orders.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="available-now")
-    query.awaitTermination()
-    written = spark.read.parquet(str(tmp_path / "out"))
-    kinds = {field.name: field.dataType.simpleString() for field in written.schema}
-    assert (kinds["local"], kinds["took"]) == ("timestamp_ntz", "interval day to second")
-    (read,) = written.selectExpr("cast(local as string)", "cast(took as string)").collect()
-    assert tuple(read) == ("2026-01-02 03:04:05.000007", took)
-    with pytest.raises(TopologyError, match="to_delta: column took is interval day to second, which could not"):
-        orders.materialize("orders").to_delta(tmp_path / "delta", checkpoint=tmp_path / "delta-ck")
