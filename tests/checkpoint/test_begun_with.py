@@ -56,7 +56,7 @@ def visits(spark: SparkSession, folder: Path) -> Table:
     return Table.from_files(spark, folder / "visits", key="id", version="n", schema=schema, name="visits")
 
 
-def test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_named(
+def test_a_start_in_another_time_zone_is_refused_with_a_way_on(
     spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]
 ) -> None:
     def run(number: int) -> None:
@@ -173,9 +173,7 @@ def test_a_process_that_is_killed_after_the_write_of_the_document_starts_again(s
 
 
 @pytest.mark.usefixtures("visit")
-def test_a_run_that_was_killed_before_the_query_began_starts_again(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_killed_early_starts_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its document counts for nothing, be it of another zone, of other operators, or broken."""
     table, document = visits(spark, tmp_path).materialize("visits"), tmp_path / "ck" / DOCUMENT
     of_another = Begun(zone=BERLIN, operators=[("joined", {})], sources=1, sinks=["parquet /out"]).data()
@@ -211,9 +209,7 @@ OPERATORS: list[tuple[Callable[[Table, Table], Table], list[str]]] = [
 ]
 
 
-def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_of_rules(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_another_type_of_a_column_is_named_by_table_and_column_without_rules(spark: SparkSession, tmp_path: Path) -> None:
     def tables(amount: str, score: str) -> list[Table]:
         about: dict[str, Any] = {"key": "id", "version": "n", "format": "json"}
         of_orders = f"id string, customer string, amount {amount}, n bigint"
@@ -237,9 +233,7 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
             assert said == f"{column} was {types[other]}"
 
 
-def test_of_a_query_without_operators_the_time_zone_is_compared(
-    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]
-) -> None:
+def test_without_operators_the_time_zone_is_compared(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:
     plan: Physical = Union(())
     place, first = str(tmp_path), Begun()
     zone(BERLIN)
@@ -295,9 +289,7 @@ MISTYPED: dict[str, Callable[[Table, Table], Any]] = {
 }
 
 
-def test_what_a_learned_type_is_refused_for_names_the_files_and_a_given_one_does_not(
-    spark: SparkSession, tmp_path: Path, put: Put
-) -> None:
+def test_what_a_learned_type_is_refused_for_names_the_files(spark: SparkSession, tmp_path: Path, put: Put) -> None:
     put("orders", "1", order("o1"))
     put("orders", "2", order("o2", customer="x", amount="x", open="x", at="x"))
     put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
@@ -319,7 +311,7 @@ def test_what_a_learned_type_is_refused_for_names_the_files_and_a_given_one_does
 MISFITS: Any = [{"customer": "abc"}, {"customer": 5.5}, {"lsn": "x"}, {"open": "x"}, {"at": 7}]
 
 
-def test_a_query_goes_on_with_the_columns_that_the_command_prints(
+def test_columns_that_the_command_prints_are_a_way_on(
     spark: SparkSession, tmp_path: Path, put: Put, state_command: Any
 ) -> None:
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"

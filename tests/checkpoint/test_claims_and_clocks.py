@@ -315,9 +315,7 @@ def test_a_claim_that_somebody_has_deleted_or_emptied_is_written_again(tmp_path:
             assert held.taken is None
 
 
-def test_a_process_of_this_machine_is_asked_whether_it_lives(
-    tmp_path: Path, clock: Clock, another: subprocess.Popen[bytes]
-) -> None:
+def test_a_process_here_is_asked_whether_it_lives(tmp_path: Path, clock: Clock, another: subprocess.Popen[bytes]) -> None:
     """The number of a process says nothing in another space of processes, such as another container with this host's name."""
     here, host, begun = {"machine": claim._machine()}, socket.gethostname(), clock.now
     other = Other(tmp_path, host, another.pid, **here)

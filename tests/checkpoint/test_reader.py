@@ -227,9 +227,7 @@ def test_an_answer_is_no_older_than_max_age(query: SavedQuery, monkeypatch: pyte
         assert (never.batch, never.refresh(), never.batch) == (0, 2, 2)
 
 
-def test_a_later_batch_is_followed_and_another_copy_made_only_when_it_must_be(
-    query: SavedQuery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_batch_is_followed_and_copied_only_when_it_must_be(query: SavedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[int] = []
     copied = replica.Replica._copied
     monkeypatch.setattr(replica.Replica, "_copied", lambda self, commit: copies.append(commit.batch) or copied(self, commit))
@@ -263,9 +261,7 @@ def test_another_checkpoint_in_the_place_of_the_one_that_was_read_is_copied_anew
         assert reader.get_many([("eu", 1), ("us", 1)]) == [other.values(("eu", 1)), other.values(("us", 1))]
 
 
-def test_files_that_are_removed_meanwhile_make_it_read_the_next_batch(
-    query: SavedQuery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_are_removed_meanwhile_lead_to_the_next_batch(query: SavedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clean-up comes between the look at the commits and the reading of what they name."""
     query.batch({("eu", 1): row(1)}, snapshot=True)
     left = iter(range(2, 5))

@@ -189,9 +189,7 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
 
 
 @pytest.mark.nightly
-def test_a_checkpoint_that_only_hadoop_reaches_is_read_by_its_files(
-    spark: SparkSession, place: Path, state_command: Any
-) -> None:
+def test_a_checkpoint_that_only_hadoop_reaches_is_read(spark: SparkSession, place: Path, state_command: Any) -> None:
     """A file system that pyarrow does not know, as HDFS is where nothing of Hadoop is installed."""
     hadoop: Any = spark.sparkContext._jsc
     hadoop.hadoopConfiguration().set("fs.viewfs.mounttable.shop.link./jobs", f"file://{place}")
@@ -287,7 +285,7 @@ def found(spark: SparkSession, job: Path) -> indexes.Found:
     return one
 
 
-def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
+def test_an_index_of_a_lost_checkpoint_is_removed(
     spark: SparkSession, job: Path, state_command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One stays as long as the checkpoint is the query's, or a process has the index open."""

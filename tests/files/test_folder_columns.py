@@ -88,7 +88,7 @@ def test_a_column_that_moves_between_lines_and_folders_is_refused(job: Job) -> N
 
 @pytest.mark.faults
 @pytest.mark.parametrize("way", sampled([*FORMS, "parquet"], ["parquet"]))
-def test_a_value_that_does_not_fit_the_schema_is_a_letter_with_file_and_reason(
+def test_a_value_that_does_not_fit_is_a_letter_with_file_and_reason(
     spark: SparkSession, tmp_path: Path, job: Job, way: str
 ) -> None:
     values = ("1", "1.5", "9999999999", "__HIVE_DEFAULT_PARTITION__")
@@ -178,9 +178,7 @@ def add(folder: Path, form: str, place: str, id: str) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("form", sampled([*LATE_FORMS], ["parquet"]))
-def test_a_query_that_names_their_columns_stops_and_reads_them_when_it_starts_again(
-    spark: SparkSession, tmp_path: Path, form: str
-) -> None:
+def test_late_folders_stop_a_query_that_reads_them_when_it_starts_again(spark: SparkSession, tmp_path: Path, form: str) -> None:
     """One that names none goes on meanwhile, unless workers read the lines.  A folder above the files' own says nothing."""
     folder = tmp_path / "id=1"
     (folder / "in").mkdir(parents=True)

@@ -111,9 +111,7 @@ def test_lines_are_skipped_without_letters(spark: SparkSession, tmp_path: Path) 
     assert (len(rows), counts["dead-letters"]) == (1, 1)
 
 
-def test_options_of_sparks_reader_are_sparks_and_lines_that_it_cannot_read_are_letters(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_options_of_sparks_reader_are_sparks_and_other_lines_are_letters(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "in", "1.json", GOOD, "/* two */ " + GOOD.replace('"a"', '"b"'), BAD["another type"], BAD["an array"])
     made = table(spark, tmp_path / "in", options={"allowComments": True})
     assert made._plan.undecoded is None
@@ -148,9 +146,7 @@ TIMES = ["timestamp", "timestamp_ntz", "date", "array<struct<at: timestamp>>"]
 
 
 @pytest.mark.parametrize("kind", [*TIMES, *([] if SPARK_4_0 else ["time"])])
-def test_times_that_sparks_json_reader_would_count_as_seconds_are_refused(
-    spark: SparkSession, tmp_path: Path, kind: str
-) -> None:
+def test_times_that_sparks_json_reader_takes_for_seconds_are_refused(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     write(tmp_path / "in", "1.json", GOOD)
     timed = f"{SCHEMA}, t {kind}"
     says = "Spark's JSON reader counts a number as seconds: take a bigint"

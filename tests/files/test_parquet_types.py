@@ -65,9 +65,7 @@ WIDER: dict[str, tuple[str, pa.DataType, list[Any], list[Any]]] = {
 
 @pytest.mark.faults
 @pytest.mark.parametrize("vectorized", sampled(["true", "false"], ["true"]))
-def test_a_value_beyond_the_tables_type_is_a_letter_and_others_are_rows(
-    spark: SparkSession, tmp_path: Path, vectorized: str
-) -> None:
+def test_a_value_beyond_the_tables_type_is_a_letter(spark: SparkSession, tmp_path: Path, vectorized: str) -> None:
     lines, good_ids = dict[str, tuple[str, Any]](), list[str]()
     for name, (_, _, good, bad) in WIDER.items():
         good_ids += [f"{name}{place}" for place in range(len(good))]
@@ -171,9 +169,7 @@ def test_the_types_of_the_newest_files_are_compared_whatever_stands_beside_them(
             of_types(spark, tmp_path, "x bigint")
 
 
-def test_a_file_whose_types_cannot_be_compared_is_refused(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_unknown_types_is_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(*_: Any) -> bytes:
         raise OSError(errno.EIO, "I/O error")
 

@@ -61,9 +61,7 @@ def prepared(path: Path, schema: pa.Schema = ARROW, key: tuple[str, ...] = ("id"
     return sink
 
 
-def test_events_of_a_batch_that_two_attempts_append_at_a_time_are_there_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_that_two_attempts_append_at_a_time_are_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One attempt stands still between its look at the table and its commit, and the other one commits meanwhile."""
     events = rows(row("a", 1), row("a", 1))
     slow, fast = prepared(tmp_path, key=()), prepared(tmp_path, key=())
@@ -115,9 +113,7 @@ def test_rows_move_between_partitions_and_files_are_compacted_and_deleted(tmp_pa
 
 @pytest.mark.parametrize("key", [("id",), ()])
 @pytest.mark.parametrize("other", [{"m": [1.5]}, {"n": [1.5]}, {"n": [True]}], ids=["gone", "float", "bool"])
-def test_columns_that_another_writer_changed_are_refused_by_the_next_batch(
-    tmp_path: Path, key: tuple[str, ...], other: dict[str, Any]
-) -> None:
+def test_columns_that_another_writer_changed_are_refused(tmp_path: Path, key: tuple[str, ...], other: dict[str, Any]) -> None:
     delta = prepared(tmp_path, NUMBERS, key)
     rows = pa.table({"id": ["a"], "n": [2**40 + 1]}, NUMBERS)
     delta.apply(batch_id(0), rows, rows.select(key).slice(0, 0))
@@ -167,9 +163,7 @@ def test_a_table_in_a_store_has_one_name() -> None:
     assert len({_absolute(f"{scheme}://bucket/table/") for scheme in ("s3", "s3a", "s3n")}) == 1
 
 
-def test_of_two_queries_that_make_a_table_at_the_same_moment_the_second_compares_its_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_queries_that_make_a_table_the_second_compares_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = Delta._make
 
     def second(sink: Delta, wanted: pa.Schema, *, keep: bool) -> None:
@@ -235,9 +229,7 @@ def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batc
     assert table.version() == 17, "each batch once"
 
 
-def test_an_append_only_table_stops_the_query_at_once_and_goes_on_when_it_no_longer_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_append_only_table_stops_the_query_until_it_no_longer_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     DeltaTable.create(tmp_path, SCHEMA, configuration={"delta.appendOnly": "true"})
     made = sink(tmp_path, 2)
     made.apply(batch_id(0), *batch(a=0))
@@ -292,9 +284,7 @@ def storage() -> Iterator[Storage]:
 
 
 @pytest.mark.parametrize("status", [503, 429, 0])
-def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
-    storage: Storage, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_storage_that_is_away_is_tried_for_a_time(storage: Storage, status: int, caplog: pytest.LogCaptureFixture) -> None:
     storage.status = status or 503
     options = storage.options if status else {**storage.options, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
     before = counted().get((REPEATED, "delta s3://bucket/table"), 0)
@@ -315,9 +305,7 @@ def test_a_storage_that_is_away_is_tried_for_as_long_as_one_says(
 
 
 @pytest.mark.parametrize("status", [400, 403])
-def test_a_storage_that_refuses_stops_the_query_at_once(
-    storage: Storage, status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_storage_that_refuses_stops_at_once(storage: Storage, status: int, caplog: pytest.LogCaptureFixture) -> None:
     storage.status = status
     with pytest.raises(FkJoinError, match="^delta s3://bucket/table cannot be reached: Kernel error.*Fix that and start"):
         sink("s3://bucket/table", **storage.options)

@@ -114,9 +114,7 @@ def test_of_two_that_publish_at_the_same_time_one_counts(
     assert there(place) == 1000
 
 
-def test_an_attempt_that_was_taken_for_dead_publishes_nothing(
-    spark: SparkSession, place: BatchPlace, thousand: DataFrame
-) -> None:
+def test_an_attempt_that_seemed_dead_publishes_nothing(spark: SparkSession, place: BatchPlace, thousand: DataFrame) -> None:
     """Its draft is deleted while it stands still, with none of its files written, some of them, or all."""
 
     def clear() -> None:
@@ -133,9 +131,7 @@ def test_an_attempt_that_was_taken_for_dead_publishes_nothing(
     assert there(place) == 1000
 
 
-def test_a_driver_that_stood_still_while_the_sink_was_restored_publishes_nothing(
-    place: BatchPlace, thousand: DataFrame
-) -> None:
+def test_a_driver_that_stood_still_during_a_restore_publishes_nothing(place: BatchPlace, thousand: DataFrame) -> None:
     """Its next batches would lie beside those of the query that goes on, under names of their own."""
 
     def restore() -> None:
@@ -266,7 +262,7 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_repeats_and_restor
         table.to(Parquet(tmp_path / "out", object_store.options), checkpoint=tmp_path / "other")
 
 
-def test_a_store_that_refuses_stops_the_query_at_once_and_one_that_is_away_after_a_while(
+def test_a_store_that_refuses_stops_at_once_and_one_away_later(
     object_store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = f"s3a://{BUCKET}/refused"
@@ -300,7 +296,7 @@ def test_options_that_a_store_does_not_have_are_refused(monkeypatch: pytest.Monk
             opened(place, {name: "x"})
 
 
-def test_options_leave_the_address_and_the_region_to_the_environment(
+def test_the_environment_may_have_the_address_and_the_region(
     object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{object_store.port}")

@@ -80,9 +80,7 @@ def test_delta_reads_each_partition_as_it_was_written(tmp_path: Path, kind: pa.D
 
 
 @pytest.mark.parametrize(("kind", "value", "why"), REFUSED_BY_DELTA)
-def test_delta_refuses_a_partition_that_it_would_read_otherwise(
-    tmp_path: Path, kind: pa.DataType, value: Any, why: str
-) -> None:
+def test_delta_refuses_a_partition_that_it_misreads(tmp_path: Path, kind: pa.DataType, value: Any, why: str) -> None:
     sink, good = delta(tmp_path, kind), EVERY[kind][0]
     sink.apply(batch_id(0), *batch(kind, a=good))
     says = rf"a row cannot be in Delta table .*: column p partitions it and is .* with id = 'c', .*{why}"

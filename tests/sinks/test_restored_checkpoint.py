@@ -143,7 +143,7 @@ def dies(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_sinks_that_are_ahead_of_a_restored_checkpoint_are_refused_until_they_are_restored(
+def test_sinks_ahead_of_a_restored_checkpoint_are_refused_until_they_are_restored(
     plain: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that came and went since the backup stays sent: no deletion follows in a topic.
@@ -176,9 +176,7 @@ def test_sinks_that_are_ahead_of_a_restored_checkpoint_are_refused_until_they_ar
     assert [name[:15] for name in aside] == ["batch=00000001-", "batch=00000002-"]
 
 
-def test_a_target_that_is_behind_its_checkpoint_or_gone_is_refused_and_gets_its_rows_from_the_state(
-    stateful: Past, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_that_is_behind_or_gone_gets_its_rows_from_the_state(stateful: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if a restore was ended when Parquet had set its batches aside and had not written the state's rows."""
     stateful.back(1)
     for kind in SINKS:
@@ -286,9 +284,7 @@ def test_a_folder_of_sparks_own_sink_that_is_ahead_is_named(spark: SparkSession,
 
 
 @pytest.mark.nightly
-def test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on(
-    spark: SparkSession, plain: Past, tmp_path: Path
-) -> None:
+def test_who_has_read_what_was_set_aside_is_refused_and_others_go_on(spark: SparkSession, plain: Past, tmp_path: Path) -> None:
     def read(name: str, trigger: Any = NOW) -> Any:
         table = Table.from_fkjoin(spark, plain.folder / "parquet").materialize("kept")
         return table.to_delta(tmp_path / name, checkpoint=tmp_path / f"{name}-ck", trigger=trigger)

@@ -88,9 +88,7 @@ def test_another_job_does_not_go_on_where_a_sink_has_the_first_batch(spark: Spar
     assert parquet(spark, tmp_path / "out") == broken.taken[0]
 
 
-def test_a_source_goes_to_several_places_of_which_one_may_be_left_out_and_none_comes_later(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_of_several_places_of_a_source_one_may_be_left_out_and_none_comes_later(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     history = History(tmp_path)
     history.write(30)
@@ -220,9 +218,7 @@ def berlin(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("berlin")
-def test_a_sink_gets_rows_of_the_schema_that_it_was_prepared_for_and_what_is_none_is_refused(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_sink_of_a_user_gets_rows_of_the_schema_that_it_was_prepared_for(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     columns = "id string, at timestamp, day date, local timestamp_ntz, price decimal(9, 2), raw binary, tags array<int>, "
     columns += "about struct<a: bigint, b: map<string, double>>, n tinyint, f float, gone boolean, v bigint"

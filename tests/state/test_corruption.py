@@ -172,7 +172,7 @@ def test_a_file_that_is_added_is_noticed(copy: Bucket) -> None:
     assert copy.check()
 
 
-def test_a_bit_flipped_while_the_index_is_open_is_repaired_in_the_midst_of_a_scan(
+def test_a_bit_flipped_in_an_open_index_is_repaired_in_the_midst_of_a_scan(
     copy: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are read when they are needed: the damage shows after some pages have been handed out."""
@@ -292,9 +292,7 @@ def test_a_full_disk_fails_the_batch_and_loses_nothing(small_disk: Path) -> None
 
 
 @pytest.mark.parametrize("left", ["by a process that was killed", pytest.param("damaged", marks=pytest.mark.nightly)])
-def test_an_index_that_is_not_read_makes_room_for_the_new_one(
-    small_disk: Path, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_is_not_read_makes_room_for_another(small_disk: Path, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_MERGED_S", 0)  # there is no room to merge its files
     rng = random.Random(3)
     bucket = Bucket(small_disk / "bucket")

@@ -37,9 +37,7 @@ def test_files_that_small_batches_leave_are_merged(tmp_path: Path, monkeypatch: 
         assert not store.rebuilt
 
 
-def test_a_large_index_is_merged_when_twelve_files_lie_over_one_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_index_is_merged_when_twelve_files_are_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not begun to be before: closing would stop it, and the next batch begin it again."""
     monkeypatch.setattr(database, "_SOON_BYTES", -1)
     files = list[int]()

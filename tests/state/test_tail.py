@@ -126,9 +126,7 @@ def stored(keys: Bytes) -> Bytes:
     written=st.lists(st.sampled_from(LETTERS), unique=True),
     read=st.lists(st.lists(st.sampled_from(LETTERS), max_size=6), max_size=3),
 )
-def test_lengths_are_those_that_the_index_has_and_what_was_read_is_not_read_again(
-    written: list[bytes], read: list[list[bytes]]
-) -> None:
+def test_lengths_are_those_of_the_index_and_each_is_read_once(written: list[bytes], read: list[list[bytes]]) -> None:
     asked: list[bytes] = []
 
     def look_up(keys: Bytes) -> Bytes:
