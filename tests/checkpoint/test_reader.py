@@ -431,7 +431,7 @@ def read_meanwhile(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("reader")
     own = {
         PARTITIONS: "2",
-        BUCKETS: "4",
+        BUCKETS: "2",
         INDEX_DIR: str(folder / "index"),
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",

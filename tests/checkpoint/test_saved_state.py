@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import FkJoinError, Table, fk_join, read_state
+from fkjoin import FkJoinError, Table, read_state
 from fkjoin.analysis.attempt import _key_text
 from fkjoin.checkpoint import claim, indexes, saved_files, upkeep
 from fkjoin.checkpoint.claim import claimed
@@ -210,7 +210,6 @@ def test_partitions_halved_and_indexes_rebuilt_the_query_goes_on(spark: SparkSes
     assert lines == [f"{checkpoint} has 1 partitions now; start its query as before"]
     with pytest.raises(FkJoinError, match="has 1 already"):
         rescale(spark, checkpoint, 1)
-    assert verify(spark, checkpoint) == []
     status, lines = state_command("rebuild", str(checkpoint), "--index-dir", str(place / "index"))
     assert status == 0
     assert all(list(Path(line).glob("*/index-*/CURRENT")) for line in lines)
@@ -271,12 +270,10 @@ def test_examined_stores_are_let_go(frame: MagicMock, monkeypatch: pytest.Monkey
 def job(spark: SparkSession, tmp_path: Path) -> Path:
     """A folder with the checkpoint of a query, and its index."""
     small(spark, tmp_path, buckets=1)
-    for name in ("left", "right"):
-        write_lines(tmp_path / name, "1", [{"id": "a", "of": "a", "n": 1}])
-    tables = [Table.from_files(spark, tmp_path / name, key="id", version="n", name=name) for name in ("left", "right")]
+    write_lines(tmp_path / "rows", "1", [{"id": "a", "n": 1}])
+    table = Table.from_files(spark, tmp_path / "rows", key="id", version="n", name="rows").materialize("rows")
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
-    query = fk_join(*tables, "of").to_parquet(out, checkpoint=checkpoint, trigger="available-now")
-    query.awaitTermination()
+    table.to_parquet(out, checkpoint=checkpoint, trigger="available-now").awaitTermination()
     return tmp_path
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
@@ -184,7 +183,9 @@ def test_a_target_that_is_behind_or_gone_gets_its_rows_from_the_state(stateful: 
         says = rf"ck is at batch 1, and {kind} .* is behind, at batch 0: it was restored .* lacks later rows.* fkjoin restore"
         stateful.require_refused(says)
         stateful.back(1, kind)
-    stateful.back(0, *SINKS)
+    stateful.remove("delta", "iceberg")
+    stateful.require_refused(r"ck is at batch 1, and delta .* has no batch of its query: it is another place")
+    stateful.back(0, "parquet", "sqlite")
     with monkeypatch.context() as ended:
         ended.setattr(parquet_folders.BatchFolders, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
@@ -198,10 +199,6 @@ def test_a_target_that_is_behind_or_gone_gets_its_rows_from_the_state(stateful: 
         with pytest.raises(FkJoinError, match=r"sqlite joined .* cannot be restored: Restorable has no method replace"):
             stateful.restore()
     assert stateful.restore() == ["sqlite"], "the others are where the checkpoint is"
-    stateful.remove(*SINKS)
-    stateful.require_refused(r"ck is at batch 1, and parquet .* has no batch of its query: it is another place")
-    assert stateful.restore() == SINKS
-    assert stateful.is_whole()
     stateful.back(0, "ck", "orders", "customers")
     assert stateful.restore() == SINKS, "they have one batch of the state, which is later, in the place of all earlier ones"
     assert stateful.is_whole()
@@ -329,8 +326,3 @@ def test_fkjoin_run_refuses_and_fkjoin_restore_restores(tmp_path: Path, fkjoin_h
     assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 0
     assert list((tmp_path / "out").glob("batch=*")) == []
     assert "all targets are at the checkpoint's batch: nothing was changed" in fkjoin_here("restore", file)
-    fkjoin_here("run", file)
-    row = {"id": "o1", "amount": 5, "name": "Ada"}
-    assert DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist() == [row]
-    (written,) = (tmp_path / "out").glob("batch=*/*.parquet")
-    assert row.items() <= pq.read_table(written).to_pylist()[0].items()
