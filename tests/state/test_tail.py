@@ -139,6 +139,12 @@ def test_lengths_are_those_of_the_index_and_each_is_read_once(written: list[byte
     assert sorted(asked) == sorted(set(written) - {key for keys in read for key in keys})
 
 
+def entries_of(log: Log, folder: Path) -> dict[bytes, bytes]:
+    """What a batch reads that follows the log's last one."""
+    with BucketStore(log, folder) as store:
+        return contents(store)
+
+
 @pytest.fixture
 def openings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders of indexes that are opened for writing."""
@@ -183,8 +189,7 @@ def test_what_attempts_that_failed_have_left_is_removed(tmp_path: Path) -> None:
             store.commit()
         log.roll_back()
     assert len(set(tmp_path.glob("pending-*")) - kept) == 1
-    with BucketStore(log, tmp_path) as store:
-        assert contents(store) == {b"k": b"3"}
+    assert entries_of(log, tmp_path) == {b"k": b"3"}
     assert set(tmp_path.glob("pending-*")) == kept
 
 
@@ -197,8 +202,7 @@ def test_a_large_batch_is_not_in_the_tail(tmp_path: Path, openings: list[Path]) 
     batch(log, tmp_path, large)  # type: ignore[arg-type]
     assert sorted(path.suffix for path in tmp_path.glob("pending-*")) == [".head", ".sst", ".tail", ".tail"]
     openings.clear()
-    with BucketStore(log, tmp_path) as store:
-        assert contents(store) == {b"k": b"v", **large}
+    assert entries_of(log, tmp_path) == {b"k": b"v", **large}
     assert len(openings) == 1
     assert not list(tmp_path.glob("pending-*"))
     assert (os.getpid(), tmp_path) not in index_module._readers, "it would hold files that are gone"
@@ -210,8 +214,7 @@ def test_small_batches_that_are_large_together_go_into_the_index(tmp_path: Path,
     for entries in some:
         batch(log, tmp_path, entries)  # type: ignore[arg-type]
     assert len(openings) == 1, "a new index"
-    with BucketStore(log, tmp_path) as store:
-        assert contents(store) == some[0] | some[1] | some[2]
+    assert entries_of(log, tmp_path) == some[0] | some[1] | some[2]
     assert len(openings) == 2
 
 
@@ -243,8 +246,7 @@ def test_who_reads_an_index_reads_on_while_others_write_to_it(tmp_path: Path, mo
         assert flat([first, *pages]) == flat(model.scan([prefix_range(b"k")]))
         assert contents(store) == dict(model.items())
         assert not store.rebuilt
-    with BucketStore(log, tmp_path) as store:
-        assert contents(store) == dict(model.items()), "batches that are not committed here have written all that"
+    assert entries_of(log, tmp_path) == dict(model.items()), "batches that are not committed here have written all that"
 
 
 def test_what_another_process_has_brought_up_to_date_is_read_anew(tmp_path: Path) -> None:
@@ -330,8 +332,7 @@ def test_a_forked_process_does_not_use_its_parents_readers(tmp_path: Path, monke
     keys = {key for key in index_module._readers if key[1] == tmp_path}
     assert keys == {(os.getpid(), tmp_path)}
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    with BucketStore(log, tmp_path) as store:
-        assert contents(store) == {b"k": b"2"}
+    assert entries_of(log, tmp_path) == {b"k": b"2"}
     assert {key[0] for key in index_module._readers if key[1] == tmp_path} == {*(key[0] for key in keys), 1}
 
 
@@ -350,8 +351,7 @@ def test_only_what_has_come_since_is_read_of_the_tail(tmp_path: Path, monkeypatc
             log.roll_back()
         assert read.call_count <= 1
     pending._waiting.clear()
-    with BucketStore(log, tmp_path) as store:
-        assert contents(store) == dict(model.items())
+    assert entries_of(log, tmp_path) == dict(model.items())
     assert read.call_count > 1, "another process reads all of it"
     for number in range(20):
         another = Log()
@@ -366,9 +366,7 @@ def test_a_log_that_went_back_is_not_read_with_what_came_after(tmp_path: Path) -
     batch(log, tmp_path, {b"k": b"1"})
     before = dict(log.committed)
     batch(log, tmp_path, {b"k": b"2", b"later": b"2"})
-    with BucketStore(log, tmp_path) as store:
-        assert contents(store) == {b"k": b"2", b"later": b"2"}
+    assert entries_of(log, tmp_path) == {b"k": b"2", b"later": b"2"}
     log.committed = before
     log.roll_back()
-    with BucketStore(log, tmp_path) as store:
-        assert contents(store) == {b"k": b"1"}
+    assert entries_of(log, tmp_path) == {b"k": b"1"}
