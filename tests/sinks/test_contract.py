@@ -76,7 +76,7 @@ def rows_of(changes: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]
 
 @pytest.mark.faults
 class TestDelta(SinkContract):
-    every = 1 if EVERY else 11
+    every = 1 if EVERY else 23
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:

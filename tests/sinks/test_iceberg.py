@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import requests
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitStateUnknownException, ForbiddenError, ServiceUnavailableError, UnauthorizedError
+from pyiceberg.exceptions import CommitStateUnknownException, ServiceUnavailableError, UnauthorizedError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -37,7 +37,7 @@ SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 
 @pytest.mark.faults
 class TestIceberg(SinkContract):
-    every = 7 if EVERY else 50
+    every = 7 if EVERY else 90
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:
@@ -319,7 +319,6 @@ MENDED = [
 ]
 NOT_MENDED = [
     UnauthorizedError("401"),
-    ForbiddenError("403"),
     requests.exceptions.InvalidURL("no host"),
     OSError("AWS Error ACCESS_DENIED during PutObject"),
     FileNotFoundError("a data file"),
