@@ -56,9 +56,7 @@ def visits(spark: SparkSession, folder: Path) -> Table:
     return Table.from_files(spark, folder / "visits", key="id", version="n", schema=schema, name="visits")
 
 
-def test_a_start_in_another_time_zone_is_refused_with_a_way_on(
-    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]
-) -> None:
+def test_a_start_in_another_time_zone_is_refused(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:
     def run(number: int) -> None:
         write_lines(tmp_path / "visits", str(number), [{"id": f"v{number}", "at": "2026-03-01 10:00:00", "n": number}])
         finish(visits(spark, tmp_path), tmp_path)
@@ -311,9 +309,7 @@ def test_what_a_learned_type_is_refused_for_names_the_files(spark: SparkSession,
 MISFITS: Any = [{"customer": "abc"}, {"customer": 5.5}, {"lsn": "x"}, {"open": "x"}, {"at": 7}]
 
 
-def test_columns_that_the_command_prints_are_a_way_on(
-    spark: SparkSession, tmp_path: Path, put: Put, state_command: Any
-) -> None:
+def test_columns_that_the_command_prints_lead_on(spark: SparkSession, tmp_path: Path, put: Put, state_command: Any) -> None:
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
 
     def go_on(**schemas: Any) -> None:

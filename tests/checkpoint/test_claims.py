@@ -45,9 +45,7 @@ def ended() -> None:
     assert waiting() == []
 
 
-def test_every_call_refuses_a_checkpoint_of_another_process(
-    orders: Table, tmp_path: Path, another: subprocess.Popen[bytes]
-) -> None:
+def test_every_call_refuses_a_checkpoint_of_others(orders: Table, tmp_path: Path, another: subprocess.Popen[bytes]) -> None:
     (tmp_path / "ck").mkdir()
     owner = json.dumps({"host": socket.gethostname(), "process": another.pid})
     claim = tmp_path / "ck" / f"{CLAIM_FILE}.1"

@@ -376,9 +376,7 @@ def test_one_whose_sources_do_not_answer_does_not_say_that_it_waits(monkeypatch:
     assert repr(waits) == f"joined: waits for data since 00:00:01; {BATCH.partition(';')[0]}; 9 behind"
 
 
-def test_one_that_has_ended_says_so_and_one_that_has_failed_says_why_in_each_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_that_has_ended_says_so_and_one_that_has_failed_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = JavaQuery("Stopped", progress(1))
     ended.active = False
     assert repr(Query(ended)) == ENDED

@@ -88,9 +88,7 @@ def test_a_column_that_moves_between_lines_and_folders_is_refused(job: Job) -> N
 
 @pytest.mark.faults
 @pytest.mark.parametrize("way", sampled([*FORMS, "parquet"], ["parquet"]))
-def test_a_value_that_does_not_fit_is_a_letter_with_file_and_reason(
-    spark: SparkSession, tmp_path: Path, job: Job, way: str
-) -> None:
+def test_a_value_that_does_not_fit_is_a_letter_with_a_reason(spark: SparkSession, tmp_path: Path, job: Job, way: str) -> None:
     values = ("1", "1.5", "9999999999", "__HIVE_DEFAULT_PARTITION__")
     for place, value in enumerate(values):
         if way == "parquet":

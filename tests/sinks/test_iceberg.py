@@ -358,9 +358,7 @@ def test_a_table_that_was_rolled_back_has_no_batch_of_the_query(shop: Shop) -> N
 
 
 @pytest.mark.parametrize("own", [batch(b=2), batch()], ids=["with rows", "without rows"])
-def test_a_driver_that_stood_still_writes_nothing_after_empty_batches(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, own: Any
-) -> None:
+def test_a_driver_that_stood_still_adds_nothing_to_empty_batches(shop: Shop, monkeypatch: pytest.MonkeyPatch, own: Any) -> None:
     """It has looked for its batch, and another run commits two batches without rows before its commit."""
     slow, fast = shop.sink(), shop.sink()
     fast.apply(batch_id(0), *batch(a=1))

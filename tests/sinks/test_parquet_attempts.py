@@ -257,7 +257,7 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_restores(
         table.to(Parquet(tmp_path / "out", object_store.options), checkpoint=tmp_path / "other")
 
 
-def test_a_store_that_refuses_stops_at_once_and_one_away_later(
+def test_a_store_that_refuses_stops_at_once_and_others_late(
     object_store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = f"s3a://{BUCKET}/refused"
@@ -291,9 +291,7 @@ def test_options_that_a_store_does_not_have_are_refused(monkeypatch: pytest.Monk
             opened(place, {name: "x"})
 
 
-def test_the_environment_may_have_the_address_and_the_region(
-    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_has_the_address_and_the_region(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{object_store.port}")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     keys = {"access_key": "me", "secret_key": SECRET}

@@ -142,9 +142,7 @@ def dies(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_sinks_ahead_of_a_restored_checkpoint_are_refused_until_they_are_restored(
-    plain: Past, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sinks_ahead_of_a_restored_checkpoint_are_refused_until_restored(plain: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that came and went since the backup stays sent: no deletion follows in a topic.
 
     A restore that is ended is repeated.  Parquet moves folder by folder, and the Delta table comes after it.

@@ -172,9 +172,7 @@ def test_a_file_that_is_added_is_noticed(copy: Bucket) -> None:
     assert copy.check()
 
 
-def test_a_bit_flipped_in_an_open_index_is_repaired_in_the_midst_of_a_scan(
-    copy: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bit_flipped_in_an_open_index_is_repaired_within_a_scan(copy: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are read when they are needed: the damage shows after some pages have been handed out."""
     monkeypatch.setattr(RocksIndex, "page_entries", 100)
     largest = max(fresh(copy).glob("*.sst"), key=lambda path: path.stat().st_size)
