@@ -28,7 +28,7 @@ NOT_QUOTED = {
     "row: {} is not a dict of columns; delete(…)": "tests/testing/test_driver.py",
     'table {}{}: {}: {}; with on_error="dead-letter"': "tests/files/test_malformed_lines.py",
     "verify needs a classic Spark session, and this": "tests/checkpoint/test_saved_state.py",
-    "{} cannot be made for {}: {}": "tests/sinks/test_parquet_and_delta.py",
+    "{} cannot be made for {}: {}": "tests/sinks/test_types.py",
     "{} of {}: a result does not fit; cast to": "tests/spark/test_adder_expressions.py",
     "{}: the {} of {} is {}, and the {} of {} is": "tests/api/test_ways_out_while_building.py",
     "{}: {}:{} cannot be used ({}); choose": "tests/metrics/test_page_server.py",
