@@ -140,7 +140,7 @@ def test_lengths_are_those_of_the_index_and_each_is_read_once(written: list[byte
 
 
 def entries_of(log: Log, folder: Path) -> dict[bytes, bytes]:
-    """What a batch reads that follows the log's last one."""
+    """The entries that the next batch reads."""
     with BucketStore(log, folder) as store:
         return contents(store)
 
