@@ -56,8 +56,7 @@ SAMPLE = [(KILLED, AT_COMMIT, "postgres")]
 
 In ``make test``, backups taken between batches: tests/sinks/test_restored_checkpoint.py; several attempts at a time, and a
 driver that stands still: tests/sinks/test_parquet_attempts.py; a claim that lapses:
-tests/checkpoint/test_claims_and_clocks.py; outages: integration/test_postgres.py,
-tests/sinks/test_parquet_objects.py.
+tests/checkpoint/test_claims_and_clocks.py; outages: integration/test_postgres.py, tests/sinks/test_parquet_attempts.py.
 """
 
 NOW: Any = {"trigger": {"availableNow": True}}

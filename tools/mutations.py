@@ -156,19 +156,19 @@ MUTATIONS = {
         "fkjoin/checkpoint/batch_log.py",
         "if last_ms is not None and last_ms == batch.began_ms:",
         "if last_ms is None and batch.began_ms is None:",
-        "tests/sinks/test_own_sink.py tests/sinks/test_contract.py",
+        "tests/sinks/test_several_sinks.py tests/sinks/test_contract.py",
     ),
     "a batch that does not follow is written": Mutation(
         "fkjoin/checkpoint/batch_log.py",
         "    if last_ms != previous_ms:\n",
         "    if last_ms is not None and previous_ms is None:\n",
-        "tests/sinks/test_own_sink.py tests/sinks/test_contract.py",
+        "tests/sinks/test_several_sinks.py tests/sinks/test_contract.py",
     ),
     "a sink writes deletes as rows": Mutation(
         "fkjoin/sinks/table_sink.py",
         'gone = pc.equal(rows["_operation"], "delete")',
         'gone = pc.equal(rows["_operation"], "insert")',
-        "tests/sinks/test_own_sink.py tests/sinks/test_several_sinks.py",
+        "tests/sinks/test_several_sinks.py",
     ),
     "two processes make one claim": Mutation(
         "fkjoin/storage/local_files.py",
@@ -180,7 +180,7 @@ MUTATIONS = {
         "fkjoin/storage/local_files.py",
         "    return content[_HEADER_SIZE:] == sums\n",
         "    return len(content[_HEADER_SIZE:]) >= len(sums)\n",
-        "tests/storage tests/checkpoint/test_damage.py",
+        "tests/storage tests/checkpoint/test_saved_state.py",
     ),
     "an owner that lost its claim goes on": Mutation(
         "fkjoin/checkpoint/claim.py",

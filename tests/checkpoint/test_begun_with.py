@@ -1,4 +1,4 @@
-"""The operators and the time zone that a checkpoint was begun with."""
+"""The operators, the time zone and the columns of files that a checkpoint was begun with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fkjoin import FkJoinError, Table, cogroup, fk_join
+from fkjoin import FkJoinError, Table, TopologyError, cogroup, fk_join
 from fkjoin.checkpoint import begun_with
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.plan.physical import Physical, Union
@@ -56,12 +56,10 @@ def visits(spark: SparkSession, folder: Path) -> Table:
     return Table.from_files(spark, folder / "visits", key="id", version="n", schema=schema, name="visits")
 
 
-def test_a_start_in_another_time_zone_is_refused_and_goes_on_in_the_one_that_is_named(
-    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]
-) -> None:
+def test_a_start_in_another_time_zone_is_refused(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:
     def run(number: int) -> None:
         write_lines(tmp_path / "visits", str(number), [{"id": f"v{number}", "at": "2026-03-01 10:00:00", "n": number}])
-        finish(visits(spark, tmp_path).materialize("visits"), tmp_path)
+        finish(visits(spark, tmp_path), tmp_path)
 
     zone(BERLIN)
     run(1)
@@ -173,9 +171,7 @@ def test_a_process_that_is_killed_after_the_write_of_the_document_starts_again(s
 
 
 @pytest.mark.usefixtures("visit")
-def test_a_run_that_was_killed_before_the_query_began_starts_again(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_killed_early_starts_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its document counts for nothing, be it of another zone, of other operators, or broken."""
     table, document = visits(spark, tmp_path).materialize("visits"), tmp_path / "ck" / DOCUMENT
     of_another = Begun(zone=BERLIN, operators=[("joined", {})], sources=1, sinks=["parquet /out"]).data()
@@ -211,9 +207,7 @@ OPERATORS: list[tuple[Callable[[Table, Table], Table], list[str]]] = [
 ]
 
 
-def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_of_rules(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_another_type_of_a_column_is_named_by_table_and_column_without_rules(spark: SparkSession, tmp_path: Path) -> None:
     def tables(amount: str, score: str) -> list[Table]:
         about: dict[str, Any] = {"key": "id", "version": "n", "format": "json"}
         of_orders = f"id string, customer string, amount {amount}, n bigint"
@@ -237,9 +231,7 @@ def test_another_type_of_a_column_is_named_by_table_and_column_and_says_nothing_
             assert said == f"{column} was {types[other]}"
 
 
-def test_of_a_query_without_operators_the_time_zone_is_compared(
-    spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]
-) -> None:
+def test_without_operators_the_time_zone_is_compared(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:
     plan: Physical = Union(())
     place, first = str(tmp_path), Begun()
     zone(BERLIN)
@@ -257,3 +249,88 @@ def test_of_a_query_without_operators_the_time_zone_is_compared(
     zone("Europe/London")  # the same as UTC in winter
     with pytest.raises(FkJoinError, match="in the time zone UTC, and this session has Europe/London"):
         begun_with.require_begun_with(replace(first), spark, place, plan, lambda: "a sink")
+
+
+pytestmark = pytest.mark.usefixtures("small_tables")
+
+Put = Callable[[str, str, dict[str, Any]], None]
+
+
+@pytest.fixture
+def put(tmp_path: Path) -> Put:
+    """Add a file of one line to a table's folder."""
+    return lambda table, name, row: write_lines(tmp_path / table, name, [row])
+
+
+def order(name: str, **more: Any) -> dict[str, Any]:
+    return {"number": name, "customer": 1, "amount": 5, "open": True, "at": {"city": "Ulm"}, "lsn": 1, **more}
+
+
+def tables(spark: SparkSession, folder: Path, **schemas: Any) -> tuple[Table, Table]:
+    orders, customers = (
+        Table.from_files(spark, folder / name, key=key, version="lsn", schema=schemas.get(name))
+        for name, key in (("orders", "number"), ("customers", "id"))
+    )
+    return orders, customers
+
+
+MISTYPED: dict[str, Callable[[Table, Table], Any]] = {
+    "extractor: customer of left table orders is string": lambda o, c: fk_join(o, c, "customer"),
+    "condition: open is string, a boolean is needed": lambda o, c: o.filter("open"),
+    "sum: amount is string, a number is needed": lambda o, c: o.group_by("customer").sum("amount"),
+    "columns: 'at.city' cannot be evaluated over table orders": lambda o, c: o.map_values("at.city"),
+    "key: 'at.city' cannot be evaluated over table orders": lambda o, c: o.group_by("at.city").count(),
+    "rows: 'array(at.city)' cannot be evaluated": lambda o, c: o.flat_map("array(at.city)", key="col"),
+    "tables[1]: c is grouped by customer bigint, and ": lambda o, c: cogroup(
+        o.group_by("customer").count(), c.group_by("id as customer", name="c").count("name")
+    ),
+}
+
+
+def test_what_a_learned_type_is_refused_for_names_the_files(spark: SparkSession, tmp_path: Path, put: Put) -> None:
+    put("orders", "1", order("o1"))
+    put("orders", "2", order("o2", customer="x", amount="x", open="x", at="x"))
+    put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
+    learned = tables(spark, tmp_path)
+    known = learned[0]._planned.bound.learned
+    given = tables(spark, tmp_path, orders=known, customers="id bigint, lsn bigint, name string")
+    for message, build in MISTYPED.items():
+        with pytest.raises(TopologyError) as raised:
+            build(*learned)
+        said = str(raised.value)
+        assert said.startswith(message)
+        assert f"orders from {tmp_path}/orders" in said
+        assert said.endswith('give schema= as "fkjoin state columns CHECKPOINT" prints it')
+        with pytest.raises(TopologyError) as plain:
+            build(*given)
+        assert "learned" not in str(plain.value)
+
+
+MISFITS: Any = [{"customer": "abc"}, {"customer": 5.5}, {"lsn": "x"}, {"open": "x"}, {"at": 7}]
+
+
+def test_columns_that_the_command_prints_lead_on(spark: SparkSession, tmp_path: Path, put: Put, state_command: Any) -> None:
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+
+    def go_on(**schemas: Any) -> None:
+        orders, customers = tables(spark, tmp_path, **schemas)
+        joined = fk_join(orders.filter("open"), customers, "customer", joiner=["left.at.city", "right.name"], name="joined")
+        joined.to_parquet(out, checkpoint=checkpoint, trigger="available-now").awaitTermination()
+
+    put("customers", "1", {"id": 1, "name": "Ada", "lsn": 1})
+    put("orders", "1", order("o1", **{"a `name`": {"of a": 1}}))
+    go_on()
+    for number, changed in enumerate(MISFITS, 2):
+        put("orders", f"{number}", order(f"bad{number}", **changed))
+    put("orders", "9", order("o2"))
+    put("customers", "2", {"id": "abc", "name": "Bob", "lsn": 2})
+    with pytest.raises(TopologyError, match="give schema= as"):
+        go_on()
+    status, lines = state_command("columns", str(checkpoint))
+    printed = dict(line.split(": ", 1) for line in lines)
+    assert (status, sorted(printed)) == (0, ["customers", "orders"])
+    with pytest.raises(TopologyError, match="customers from .* were learned"):
+        go_on(orders=printed["orders"])
+    go_on(**printed)
+    assert sorted(row.number for row in spark.read.parquet(str(out)).collect()) == ["o1", "o2"]
+    assert state_command("columns", str(tmp_path))[1] == [f"{tmp_path} keeps no columns of files"]

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -186,16 +187,6 @@ def test_one_that_comes_with_an_old_number_does_not_hold_it(tmp_path: Path) -> N
     assert holder(tmp_path)["host"] == "third"
 
 
-class Running:
-    """A query of this process."""
-
-    ended = False
-    _why_stopped = ""
-
-    def stop(self) -> None:
-        self.ended = True
-
-
 def taken(folder: Path, held: claim._HeldClaim) -> Other:
     return Other(folder)
 
@@ -221,19 +212,19 @@ LOST = [(taken, False), (taken, True), (overwritten, False), (restored, False), 
 def test_an_owner_that_stood_still_stops_its_queries_when_another_has_its_claim(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lose: Callable[..., Any], given_up: bool
 ) -> None:
-    query = Running()
+    query = Mock(_why_stopped="")
     (tmp_path / "metadata").touch()
     for _ in range(3):
         Other(tmp_path, socket.gethostname(), os.getpid(), machine=claim._machine())
     with claimed(SPARK, str(tmp_path)) as held:
-        held.queries.append(cast(Any, query))
+        held.queries.append(query)
         held.renew()
-        assert not query.ended
+        assert not query.stop.called
         other = lose(tmp_path, held)
         if given_up:
             other.files.give_up(other.number)
         held.renew()
-        assert query.ended
+        assert query.stop.called
         assert "has taken over the claim on checkpoint" in query._why_stopped
         assert lose is not taken or given_up or "process 7 on elsewhere" in query._why_stopped
         assert "its queries in this process are stopped" in caplog.text
@@ -315,9 +306,7 @@ def test_a_claim_that_somebody_has_deleted_or_emptied_is_written_again(tmp_path:
             assert held.taken is None
 
 
-def test_a_process_of_this_machine_is_asked_whether_it_lives(
-    tmp_path: Path, clock: Clock, another: subprocess.Popen[bytes]
-) -> None:
+def test_a_process_here_is_asked_whether_it_lives(tmp_path: Path, clock: Clock, another: subprocess.Popen[bytes]) -> None:
     """The number of a process says nothing in another space of processes, such as another container with this host's name."""
     here, host, begun = {"machine": claim._machine()}, socket.gethostname(), clock.now
     other = Other(tmp_path, host, another.pid, **here)

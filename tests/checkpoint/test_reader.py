@@ -1,4 +1,7 @@
-"""Point look-ups from a checkpoint's files, without Spark."""
+"""Point look-ups from a checkpoint's files, without Spark; also beside a query that goes on; and a table as of a time.
+
+``fkjoin state get`` reads files, too: it starts no Spark, neither to answer nor to refuse.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ import itertools
 import json
 import os
 import re
+import shutil
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +24,31 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
-from fkjoin import FkJoinError, FormatError, StateReader
+from fkjoin import FkJoinError, FormatError, StateReader, read_state
 from fkjoin.checkpoint import reader as reader_module
 from fkjoin.checkpoint import replica, saved_files, user_keys
 from fkjoin.checkpoint.entries import StoredRows
+from fkjoin.checkpoint.saved import newest, saved_stores
+from fkjoin.checkpoint.saved_files import _CONFIGURED as CONFIGURED
+from fkjoin.checkpoint.saved_files import SavedFiles
 from fkjoin.checkpoint.spark_formats import LogPlace, changes_of, key_of, place_of
+from fkjoin.checkpoint.stores import with_stores
+from fkjoin.checkpoint.upkeep import verify
 from fkjoin.checkpoint.user_keys import rows_of
+from fkjoin.cli import state as state_cli
+from fkjoin.sessions.settings import BUCKETS, INDEX_DIR, PARTITIONS, TIME_ZONE
 from fkjoin.spark.buckets import bucket_ids
 from fkjoin.state import CorruptLogError
 from fkjoin.state.segments import Meta
-from tests.support import golden_operators
+from tests.support import golden, golden_operators
 from tests.support.golden import CHECKPOINTS
+from tests.support.queries import write_lines
 from tests.support.sampling import EVERY
 from tests.support.saved_query import NAME, SavedQuery, compressed
+from tests.support.sessions import SPARK_4_0
 
 KEYS = list(itertools.product(("eu", "us", ""), (1, -2)))
 
@@ -94,19 +111,27 @@ def test_a_reader_has_what_read_state_has_after_any_history(batches: list[Any], 
 
 
 @pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Checkpoints that Spark wrote."""
-    return golden_operators.unpacked(CHECKPOINTS / "operators-1.tar.xz", tmp_path_factory.mktemp("golden"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a folder of checkpoints that Spark wrote."""
+    place = tmp_path_factory.mktemp("saved")
+    golden_operators.unpacked(CHECKPOINTS / "operators-1.tar.xz", place)
+    return place
+
+
+@pytest.fixture
+def checkpoints(folder: Path) -> Path:
+    """The folder of checkpoints."""
+    return folder / "checkpoint"
 
 
 @pytest.mark.parametrize("kept", ["both", "all", "star", "tags", "pairs"])
-def test_each_kind_of_store_that_spark_wrote_is_read(golden: Path, kept: str) -> None:
+def test_each_kind_of_store_that_spark_wrote_is_read(checkpoints: Path, kept: str) -> None:
     name = {"both": "groups", "all": "groups"}.get(kept, kept)
     wanted = golden_operators.QUERIES[name][1](golden_operators.final(2))
     if kept == "both":  # customers without orders come later, by the merge
         wanted = {key: one for key, one in wanted.items() if one["n"]}
-    with StateReader(golden / name, kept) as reader:
-        assert repr(reader) == f"StateReader[{kept} of {golden / name}]"
+    with StateReader(checkpoints / name, kept) as reader:
+        assert repr(reader) == f"StateReader[{kept} of {checkpoints / name}]"
         found = reader.get_many([*wanted, "nobody" if isinstance(next(iter(wanted)), str) else 10_000])
         assert found.pop() is None
         for key, one in zip(wanted, found, strict=True):
@@ -116,9 +141,9 @@ def test_each_kind_of_store_that_spark_wrote_is_read(golden: Path, kept: str) ->
             assert len(shown) > 0
 
 
-def test_a_table_that_is_not_kept_or_not_there_is_refused(golden: Path, query: SavedQuery) -> None:
+def test_a_table_that_is_not_kept_or_not_there_is_refused(checkpoints: Path, query: SavedQuery) -> None:
     with pytest.raises(FkJoinError, match=r"chain keeps only hashes of its rows in .*: start it with .materialize\(…\)"):
-        StateReader(golden / "chain", "chain")
+        StateReader(checkpoints / "chain", "chain")
     query.batch({KEYS[0]: row(1)})
     with pytest.raises(FkJoinError, match="no table is materialized as 'kep' in .*; did you mean 'kept'"):
         StateReader(query.checkpoint, "kep")
@@ -126,28 +151,15 @@ def test_a_table_that_is_not_kept_or_not_there_is_refused(golden: Path, query: S
         StateReader(query.checkpoint, NAME, max_age=-1)
 
 
-@pytest.mark.parametrize("key", [("eu", 1), ["eu", 1], {"n": 1, "region": "eu"}])
-def test_a_key_is_a_tuple_or_a_dict(query: SavedQuery, key: Any) -> None:
-    query.batch({("eu", 1): row(1)})
-    with StateReader(query.checkpoint, NAME) as reader:
-        assert reader.get(key) == query.values(("eu", 1))
-        assert reader.get_many([key, ("us", 1), key]) == [query.values(("eu", 1)), None, query.values(("eu", 1))]
-        assert reader.get_many([]) == []
-
-
 @pytest.mark.parametrize(
     ("key", "says"),
     [
         ("eu", r"'eu' is one value, and .* region \(string\), n \(int32\): write a tuple of them"),
         (("eu",), "has 1 values, and the table's key is region"),
-        (("eu", 1, 2), "has 3 values, and the table's key is region"),
         ({"region": "eu"}, "does not have the columns of the table's key, which is region"),
-        ({"region": "eu", "m": 1}, "does not have the columns of the table's key"),
         (("eu", "1"), "'1' cannot be a value of column n, which is int32"),
         ((1, 1), "1 cannot be a value of column region, which is string: it is a int$"),
-        ((b"eu", 1), "it is bytes"),
         (("eu", True), "True cannot be a value of column n, which is int32: it is a bool"),
-        (("eu", 1.0), "it is a float"),
         (("eu", 1 << 40), "cannot be a value of column n"),
         (("eu", None), "a key has no nulls"),
     ],
@@ -158,15 +170,19 @@ def test_what_is_no_key_is_refused_by_name(query: SavedQuery, key: Any, says: st
         reader.get_many([("us", 1), key])
 
 
-@pytest.mark.parametrize("keys", ["eu", b"eu", 7, {"region": "eu", "n": 1}])
-def test_one_key_in_the_place_of_several_is_refused(query: SavedQuery, keys: Any) -> None:
+def test_a_key_is_a_tuple_or_a_dict_and_one_key_is_no_list_of_keys(query: SavedQuery) -> None:
     query.batch({("eu", 1): row(1)})
     with StateReader(query.checkpoint, NAME) as reader:
-        says = rf"^keys: {re.escape(repr(keys))} is one key: give it to get, or give a list of"
-        with pytest.raises(FkJoinError, match=says):
-            reader.get_many(keys)
-        one = {"region": "eu", "n": 1}
-        assert reader.get_many([one]) == [reader.get(one)] == [query.values(("eu", 1))]
+        wanted = query.values(("eu", 1))
+        for key in (("eu", 1), ["eu", 1], {"n": 1, "region": "eu"}):
+            assert reader.get(key) == wanted
+            assert reader.get_many([key, ("us", 1), key]) == [wanted, None, wanted]
+        assert reader.get_many([]) == []
+        single: Any
+        for single in ("eu", b"eu", 7, {"region": "eu", "n": 1}):
+            says = rf"^keys: {re.escape(repr(single))} is one key: give it to get, or give a list of"
+            with pytest.raises(FkJoinError, match=says):
+                reader.get_many(single)
 
 
 def test_keys_of_one_column_are_its_values() -> None:
@@ -211,9 +227,7 @@ def test_an_answer_is_no_older_than_max_age(query: SavedQuery, monkeypatch: pyte
         assert (never.batch, never.refresh(), never.batch) == (0, 2, 2)
 
 
-def test_a_later_batch_is_followed_and_another_copy_made_only_when_it_must_be(
-    query: SavedQuery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_batch_is_followed_and_copied_only_when_it_must_be(query: SavedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[int] = []
     copied = replica.Replica._copied
     monkeypatch.setattr(replica.Replica, "_copied", lambda self, commit: copies.append(commit.batch) or copied(self, commit))
@@ -247,9 +261,7 @@ def test_another_checkpoint_in_the_place_of_the_one_that_was_read_is_copied_anew
         assert reader.get_many([("eu", 1), ("us", 1)]) == [other.values(("eu", 1)), other.values(("us", 1))]
 
 
-def test_files_that_are_removed_meanwhile_make_it_read_the_next_batch(
-    query: SavedQuery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_are_removed_meanwhile_lead_to_the_next_batch(query: SavedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clean-up comes between the look at the commits and the reading of what they name."""
     query.batch({("eu", 1): row(1)}, snapshot=True)
     left = iter(range(2, 5))
@@ -398,3 +410,298 @@ def test_records_of_another_form_are_refused() -> None:
         with pytest.raises(FormatError, match=says):
             changes_of("1_x", compressed(data, "lz4"))
     assert changes_of("1_x", compressed(b"\0\x02v4\0\x02[]\0", "zstd")) == ((), {})
+
+
+BATCH_COUNT = 5
+EARLY = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+
+
+def test_of_a_time_the_newest_batch_that_was_there_is_chosen() -> None:
+    batches = {9: 900, 10: 1000, 11: 1100}
+    assert [newest("ck", batches, at, "then") for at in (900, 999, 1000, 1099, 1100, 5000)] == [9, 9, 10, 10, 11, 11]
+    with pytest.raises(FkJoinError, match="no batch that .* at or before then: the oldest .*, 9"):
+        newest("ck", batches, 899, "then")
+    with pytest.raises(FkJoinError, match="as_of: ck has no batch .*: it has none"):
+        newest("ck", {}, 899, "then")
+
+
+@pytest.fixture(scope="module")
+def read_meanwhile(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[Any]]]:
+    """A checkpoint of a query that was read while it ran; batch N gives all orders the amount N."""
+    folder = tmp_path_factory.mktemp("reader")
+    own = {
+        PARTITIONS: "2",
+        BUCKETS: "2",
+        INDEX_DIR: str(folder / "index"),
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
+    }
+    before = {name: spark.conf.get(name, None) for name in own}
+    for name, value in own.items():
+        spark.conf.set(name, value)
+    checkpoint, seen = folder / "ck", list[Any]()
+
+    def put(number: int) -> None:
+        about = {"amount": float(number), "op": "u", "seq": number}
+        orders = [{"id": n, "customer": f"c{n % 3}", "tags": [], **about} for n in range(20)]
+        if number == 3:
+            orders[7]["op"] = "d"
+        write_lines(folder / "drafts", f"{number}", orders)
+        (folder / f"drafts/{number}.json").rename(folder / f"orders/{number}.json")
+
+    customers = [{"customer": f"c{n}", "name": f"n{n}", "op": "u", "seq": 1} for n in range(2)]
+    write_lines(folder / "customers", "1", customers)
+    (folder / "orders").mkdir()
+    put(0)
+    table = golden.joined(spark, folder).materialize("kept")
+    query = table.changes.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    query.processAllAvailable()
+    stop = threading.Event()
+
+    def look(reader: StateReader) -> None:
+        while not stop.wait(0.02):  # the query needs the cores, too
+            seen.append({one["left"]["amount"] for one in reader.get_many(range(20)) if one is not None})
+
+    with StateReader(checkpoint, "kept", max_age=0) as reader:
+        threads = [threading.Thread(target=look, args=(reader,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for number in range(1, BATCH_COUNT):
+            put(number)
+            query.processAllAvailable()
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    query.stop()
+    yield checkpoint, seen
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+def test_a_reader_beside_a_query_sees_whole_batches(read_meanwhile: tuple[Path, list[Any]]) -> None:
+    _, seen = read_meanwhile
+    assert {len(amounts) for amounts in seen} == {1}
+    assert len(set.union(*seen)) > 2
+
+
+def test_a_reader_has_the_rows_of_read_state(spark: SparkSession, read_meanwhile: tuple[Path, list[Any]]) -> None:
+    checkpoint, _ = read_meanwhile
+    with StateReader(checkpoint, "kept") as reader:
+        wanted = {row.id: row.asDict(recursive=True) for row in read_state(spark, checkpoint, "kept").collect()}
+        assert sorted(wanted) == list(range(20))
+        assert reader.get_many([*range(20), 20, -1]) == [*(wanted[key] for key in range(20)), None, None]
+        assert reader.get(7) == reader.get({"id": 7})
+
+
+def test_a_table_is_read_as_of_a_time(spark: SparkSession, read_meanwhile: tuple[Path, list[Any]]) -> None:
+    """The times are those of the files of the commits."""
+    checkpoint, _ = read_meanwhile
+    commits = sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    assert commits[0] > 0, "Spark has removed the first ones"
+    for number in commits:
+        moment = (EARLY + timedelta(minutes=number)).timestamp()
+        os.utime(checkpoint / "commits" / str(number), (moment, moment))
+    last = commits[-1]
+
+    def amounts(as_of: Any) -> set[float]:
+        return {row[0] for row in read_state(spark, checkpoint, "kept", as_of=as_of).select("left.amount").collect()}
+
+    assert amounts(EARLY + timedelta(minutes=last, days=1)) == {BATCH_COUNT - 1.0}
+    here = EARLY.replace(tzinfo=None) + timedelta(hours=9, minutes=last)
+    zone = spark.conf.get(TIME_ZONE)
+    spark.conf.set(TIME_ZONE, "Asia/Tokyo")
+    try:
+        assert amounts(str(here - timedelta(seconds=1))) == {BATCH_COUNT - 2.0}
+        assert amounts(here) == {BATCH_COUNT - 1.0}
+    finally:
+        spark.conf.set(TIME_ZONE, str(zone))
+    before = EARLY + timedelta(minutes=commits[0], seconds=-1)
+    for as_of, says in (
+        (before, f"no batch that was committed .*, {commits[0]}, is of 2026-03-01 12:0"),
+        ("yesterday evening", "as_of: 'yesterday evening' is not a time; give a datetime, or a text such as"),
+        (7, "as_of: 7 is not a time; give a datetime, or a text such as"),
+    ):
+        with pytest.raises(FkJoinError, match=says):
+            read_state(spark, checkpoint, "kept", as_of=as_of)
+    with pytest.raises(FkJoinError, match="as_of: batch is given, too; give one of them"):
+        read_state(spark, checkpoint, "kept", as_of=EARLY, batch=1)
+
+
+ORDERS = golden_operators.final(2)["orders"]
+CHAIN = "checkpoint/chain"
+KNOWN = [(key, order) for key, order in ORDERS.items() if order["customer"] in golden_operators.final(2)["customers"]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run ``fkjoin state …`` where a session that starts is a failure; errors come as they are."""
+
+    def starts(*_: object, **__: object) -> None:
+        pytest.fail("Spark starts")
+
+    monkeypatch.setattr("fkjoin.sessions.settings.session", starts)
+    for name in CONFIGURED:
+        monkeypatch.delenv(name, raising=False)
+    return lambda *arguments: CliRunner().invoke(state_cli.app, [*map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture
+def chain(checkpoints: Path) -> Path:
+    """The checkpoint of two joins."""
+    return checkpoints / "chain"
+
+
+def test_a_key_is_looked_up_without_spark(command: Callable[..., Any], chain: Path) -> None:
+    key, order = KNOWN[0]
+    found = [json.loads(line) for line in command("get", key, chain, "--operator", "joined").stdout.splitlines()]
+    assert [(entry["kind"], entry["foreign_key"]) for entry in found] == [
+        (kind, order["customer"]) for kind in ("left", "right", "subscription")
+    ]
+    assert found[2]["row"]["amount"] == order["amount"]
+    first = command("get", key, chain, "--operator", "joined", "--batch", "0").stdout
+    of_first = golden_operators.final(1)["orders"].get(key)
+    assert [json.loads(line)["foreign_key"] for line in first.splitlines()][:1] == [of_first and of_first["customer"]]
+    assert command("get", 10_000, chain, "--operator", "joined").stdout == "no state for key 10000\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("get", "1", "nothing"), "^checkpoint FOLDER/nothing does not exist$"),
+        (("get", "1", "checkpoint"), "^checkpoint .* has no committed batch; there are .*: chain,"),
+        (("get", "1", CHAIN), "/chain has several operators; add .* joined, chain, seen$"),
+        (("get", "1", CHAIN, "--operator", "joint"), "'joint'; add --operator with one of"),
+        (("get", "o1", CHAIN, "--operator", "joined"), r"^key 'o1' is not id \(int32\): "),
+        (("get", "[1, 2]", CHAIN, "--operator", "joined"), r"a JSON list is needed, of id"),
+        (("get", "1", CHAIN, "--batch", "7"), "^batch: FOLDER/.*/chain has batches 0 to 1, not 7$"),
+        (("export", "nothing", "out"), "does not exist$"),
+        (("verify", "nothing"), "does not exist$"),
+        (("rebuild", "nothing"), "does not exist$"),
+        (("rescale", "nothing", "2"), "does not exist$"),
+    ],
+)
+def test_what_files_tell_is_refused_before_spark_starts(
+    command: Callable[..., Any], folder: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    whole = [str(folder / one) if re.match("nothing|checkpoint|out", one) else one for one in arguments]
+    with pytest.raises(FkJoinError, match=says.replace("FOLDER", re.escape(str(folder)))):
+        command(*whole)
+
+
+def test_a_query_without_state_is_refused_before_spark_starts(command: Callable[..., Any], tmp_path: Path) -> None:
+    query = SavedQuery(tmp_path)
+    query.batch({("eu", 1): {"name": "n", "amount": 1.0, "tags": None, "seq": 1}})
+    assert json.loads(command("get", '["eu", 1]', query.checkpoint).stdout)["row"]["name"] == "n"
+    (query.checkpoint / "state").rename(tmp_path / "away")
+    (query.checkpoint / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    with pytest.raises(FkJoinError, match="^checkpoint .* has no state: its query has no stateful operator$"):
+        command("get", '["eu", 1]', query.checkpoint)
+
+
+def test_a_file_that_is_gone_is_damage_and_spark_is_not_asked(command: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
+    chain = Path(shutil.copytree(chain, tmp_path / "chain"))
+    for file in [*chain.glob("state/*/*/*.changelog"), *chain.glob("state/*/*/*.zip")]:
+        file.unlink()
+    with pytest.raises(FkJoinError, match=f"^checkpoint {chain} is damaged, a file of its batch 1 is missing: restore it"):
+        command("get", "1", chain, "--operator", "joined")
+
+
+@pytest.mark.parametrize(
+    ("place", "configured"),
+    [("s3a://lake/ck", False), ("hdfs:///ck", False), ("abfss://c@lake.dfs.core.windows.net/ck", False), ("/nothing/ck", True)],
+)
+@pytest.mark.parametrize("arguments", [("get", "1"), ("ls",)])
+def test_a_place_that_settings_lead_to_is_sparks_to_find(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, place: str, configured: bool, arguments: tuple[str, ...]
+) -> None:
+    """An endpoint may stand in Spark's settings alone, and a path may be on the file system that Hadoop's name."""
+    if configured:
+        monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    with pytest.raises(pytest.fail.Exception, match="Spark starts"):
+        command(*arguments, place)
+
+
+def test_a_damaged_log_is_named(command: Callable[..., Any], chain: Path, tmp_path: Path) -> None:
+    chain = Path(shutil.copytree(chain, tmp_path / "chain"))
+    newest = max((path.name for path in (chain / "state/0/_metadata/v2").iterdir() if path.name.isdigit()), key=int)
+    for name in ("commits/1", "offsets/1", f"state/0/_metadata/v2/{newest}"):
+        file = chain / name
+        problem = f": {name} is damaged: .*; restore it"
+        if file.with_name(f".{file.name}.crc").exists():
+            problem = f" is damaged: {name} is not as it was written; restore it"
+        whole = file.read_bytes()
+        for damage in (b"", bytes(8), b'v1\n{"stateUni', b"v1\n\xff"):
+            file.write_bytes(damage)
+            with pytest.raises(FkJoinError, match=f"^checkpoint {chain}{problem}"):
+                command("get", "1", chain, "--operator", "joined")
+        file.write_bytes(whole)
+
+
+def test_change_files_that_a_snapshot_makes_needless_may_go_at_any_moment(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = SavedQuery(tmp_path)
+    keys: list[tuple[Any, ...]] = [("eu", number) for number in range(8)]
+    query.batch({key: {"name": "n", "amount": 1.0, "tags": None, "seq": 1} for key in keys})
+    for number in range(2, 6):
+        query.batch({keys[0]: {"name": f"n{number}", "amount": 1.0, "tags": None, "seq": number}}, snapshot=number == 4)
+    read = SavedFiles.read
+
+    def cleaned(files: SavedFiles, name: str) -> bytes:
+        if name.endswith(".changelog") and "/3_" in name:
+            query.clean(2)
+        return read(files, name)
+
+    monkeypatch.setattr(SavedFiles, "read", cleaned)
+    assert json.loads(command("get", '["eu", 0]', query.checkpoint).stdout)["row"]["name"] == "n5"
+
+
+FIRST = json.dumps(KNOWN[0][0])
+KINDS = [
+    *(("chain", operator, FIRST) for operator in ("joined", "chain")),
+    *(("groups", operator, "c1") for operator in ("both", "all")),
+    *(("groups", operator, FIRST) for operator in ("sums", "book")),
+    ("star", "star", FIRST),
+    ("tags", "tags", "p1"),
+    ("tags", "tags", FIRST),
+    ("pairs", "pairs", FIRST),
+    ("seen", "seen", "c1"),
+    ("closed", "minutes", FIRST),
+]
+
+
+def test_each_kind_of_operator_tells_what_it_knows_of_a_key(command: Callable[..., Any], folder: Path) -> None:
+    kinds = set()
+    for query, operator, key in KINDS:
+        lines = command("get", key, folder / "checkpoint" / query, "--operator", operator).stdout.splitlines()
+        entries = [json.loads(line) for line in lines]
+        assert {entry["store"].rpartition("-")[0] for entry in entries} == {operator}
+        kinds |= {entry["kind"] for entry in entries}
+    assert "outputs" in kinds, "of a flat map"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("query", dict.fromkeys(query for query, *_ in KINDS))
+def test_files_have_what_spark_reads(spark: SparkSession, folder: Path, query: str) -> None:
+    """Spark's own source of state has the same records of each store's logs."""
+    if SPARK_4_0:
+        pytest.skip("Spark's source of state does not read such checkpoints")
+    checkpoint = folder / "checkpoint" / query
+    assert verify(spark, checkpoint) == []
+    stores = with_stores(SavedFiles.without_spark(checkpoint), None, list)
+    facts = attrgetter("name", "identity_data")
+    assert list(map(facts, stores)) == list(map(facts, saved_stores(spark, checkpoint)))
+    for store in stores:
+        source = spark.read.format("statestore").option("operatorId", store.operator)
+        meta = source.option("stateVarName", "meta").load(str(checkpoint))
+        segments = source.option("stateVarName", "log").load(str(checkpoint))
+        metas = {row[0]: bytes(row[1]) for row in meta.select("key.bucket", "value.data").collect()}
+        columns = ("key.bucket", "user_map_key.number", "user_map_value.data")
+        saved = {(row[0], row[1]): bytes(row[2]) for row in segments.select(*columns).collect()}
+        for partition in store.partitions:
+            with partition.opened() as log:
+                for bucket, data in log.metas().items():
+                    assert metas.pop(bucket) == data
+                    for number in range(Meta.decode(data).first, Meta.decode(data).next):
+                        assert log.segment(bucket, number) == saved.pop((bucket, number))
+        assert (metas, saved) == ({}, {})

@@ -1,10 +1,12 @@
-"""State that one can look at, verify, rebuild and spread; indexes whose checkpoints are gone."""
+"""State that one can look at, verify, rebuild and spread; indexes whose checkpoints are gone; checkpoints that are damaged."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +21,15 @@ from hypothesis import strategies as st
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from fkjoin import FkJoinError, Table, fk_join, read_state
+from fkjoin import FkJoinError, Table, read_state
 from fkjoin.analysis.attempt import _key_text
-from fkjoin.checkpoint import indexes, saved_files, upkeep
+from fkjoin.checkpoint import claim, indexes, saved_files, upkeep
+from fkjoin.checkpoint.claim import claimed
+from fkjoin.checkpoint.claim_files import CLAIM_FILE
+from fkjoin.checkpoint.damage import explain
 from fkjoin.checkpoint.entries import Entries
 from fkjoin.checkpoint.files import query_id
+from fkjoin.checkpoint.saved import check_logs, metas, saved_stores
 from fkjoin.checkpoint.upkeep import Examine, rescale, verify
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import constant, masked
@@ -39,6 +45,7 @@ from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
 from fkjoin.state.folders import locked
 from tests.support import golden
+from tests.support.golden import CHECKPOINTS, unpack
 from tests.support.queries import run, table_of, write_lines
 from tests.support.sampling import sampled
 from tests.support.sessions import small
@@ -109,12 +116,12 @@ EXTRA = {
 
 @pytest.fixture(scope="module")
 def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A checkpoint of two halves; between them its two partitions were made four."""
+    """A checkpoint of two halves; between them its one partition was made two."""
     folder = tmp_path_factory.mktemp("state")
-    for name, value in ((PARTITIONS, "2"), (BUCKETS, "4"), (INDEX_DIR, str(folder / "index")), (VALIDATE, "true")):
+    for name, value in ((PARTITIONS, "1"), (BUCKETS, "4"), (INDEX_DIR, str(folder / "index")), (VALIDATE, "true")):
         spark.conf.set(name, value)
     rows = go_on(spark, folder, 1)
-    rescale(spark, folder / "checkpoint", 4)
+    rescale(spark, folder / "checkpoint", 2)
     rows += go_on(spark, folder, 2)
     assert joined(rows) == golden.batch_join(2)
     yield folder
@@ -182,9 +189,7 @@ def test_the_command_line_shows_what_is_known_of_a_key_and_exports_everything(
 
 
 @pytest.mark.nightly
-def test_a_checkpoint_that_only_hadoop_reaches_is_read_by_its_files(
-    spark: SparkSession, place: Path, state_command: Any
-) -> None:
+def test_a_checkpoint_that_only_hadoop_reaches_is_read(spark: SparkSession, place: Path, state_command: Any) -> None:
     """A file system that pyarrow does not know, as HDFS is where nothing of Hadoop is installed."""
     hadoop: Any = spark.sparkContext._jsc
     hadoop.hadoopConfiguration().set("fs.viewfs.mounttable.shop.link./jobs", f"file://{place}")
@@ -201,11 +206,10 @@ def test_partitions_halved_and_indexes_rebuilt_the_query_goes_on(spark: SparkSes
     checkpoint = place / "checkpoint"
     with pytest.raises(FkJoinError, match="4 buckets cannot be spread evenly over 3; choose one of 1, 2, 4 "):
         state_command("rescale", str(checkpoint), "3")
-    status, lines = state_command("rescale", str(checkpoint), "2")
-    assert lines == [f"{checkpoint} has 2 partitions now; start its query as before"]
-    with pytest.raises(FkJoinError, match="has 2 already"):
-        rescale(spark, checkpoint, 2)
-    assert verify(spark, checkpoint) == []
+    status, lines = state_command("rescale", str(checkpoint), "1")
+    assert lines == [f"{checkpoint} has 1 partitions now; start its query as before"]
+    with pytest.raises(FkJoinError, match="has 1 already"):
+        rescale(spark, checkpoint, 1)
     status, lines = state_command("rebuild", str(checkpoint), "--index-dir", str(place / "index"))
     assert status == 0
     assert all(list(Path(line).glob("*/index-*/CURRENT")) for line in lines)
@@ -266,12 +270,10 @@ def test_examined_stores_are_let_go(frame: MagicMock, monkeypatch: pytest.Monkey
 def job(spark: SparkSession, tmp_path: Path) -> Path:
     """A folder with the checkpoint of a query, and its index."""
     small(spark, tmp_path, buckets=1)
-    for name in ("left", "right"):
-        write_lines(tmp_path / name, "1", [{"id": "a", "of": "a", "n": 1}])
-    tables = [Table.from_files(spark, tmp_path / name, key="id", version="n", name=name) for name in ("left", "right")]
+    write_lines(tmp_path / "rows", "1", [{"id": "a", "n": 1}])
+    table = Table.from_files(spark, tmp_path / "rows", key="id", version="n", name="rows").materialize("rows")
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
-    query = fk_join(*tables, "of").to_parquet(out, checkpoint=checkpoint, trigger="available-now")
-    query.awaitTermination()
+    table.to_parquet(out, checkpoint=checkpoint, trigger="available-now").awaitTermination()
     return tmp_path
 
 
@@ -280,7 +282,7 @@ def found(spark: SparkSession, job: Path) -> indexes.Found:
     return one
 
 
-def test_an_index_of_a_checkpoint_that_is_gone_is_removed(
+def test_an_index_of_a_lost_checkpoint_is_removed(
     spark: SparkSession, job: Path, state_command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One stays as long as the checkpoint is the query's, or a process has the index open."""
@@ -332,3 +334,108 @@ def test_an_index_of_which_too_little_is_known_stays(spark: SparkSession, tmp_pa
     assert one.why.startswith(why)
     assert indexes.remove([one]) == []
     assert folder.is_dir()
+
+
+DAMAGED = "is damaged.*restore it from"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("terminated with exception: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error", DAMAGED),
+        ("terminated with exception: [STDS_FAILED_TO_READ_OPERATOR_METADATA] Failed", DAMAGED),
+        ("File file:/ck/state/1/_stateSchema/default/0_e does not exist", DAMAGED),
+        ("Checksum error: file:/ck/offsets/2 at 0", DAMAGED),
+        ("Multiple streaming queries are concurrently using file:/ck", "another query is writing"),
+        ("PythonException: json.decoder: Unexpected character", None),
+        ("PythonException: fkjoin.state.errors.StoreError: CANNOT_LOAD_STATE_STORE", None),
+        ("Checksum error: file:/in/orders/2.json at 0", None),
+        ("[MALFORMED_RECORD] Unexpected character", None),
+        ("[CANNOT_LOAD_STATE_STORE] caused by: No space left on device", None),
+        ("[CANNOT_LOAD_STATE_STORE] caused by: Connection refused", None),
+        ("ArithmeticException: / by zero\n=== Streaming Query ===\nCANNOT_LOAD_STATE_STORE", None),
+    ],
+)
+def test_errors_that_come_from_a_checkpoint_say_what_to_do(error: str, says: str | None) -> None:
+    words = explain(f"{error}\n=== Streaming Query ===\nplan", "/ck")
+    if says is None:
+        assert words is None
+    else:
+        assert re.search(says, ": ".join(words or ()))
+
+
+def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    """Some letters are patterns to Spark, which reads the files."""
+    folder = tmp_path / "my [a] {b}*?" / "100%" / "state" / "0" / "7"
+    folder.mkdir(parents=True)
+    checkpoint = unpack(CHECKPOINTS / "join-1.tar.gz", folder)
+    assert metas(spark, saved_stores(spark, checkpoint)[0]) != []
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A whole checkpoint of a join."""
+    return unpack(CHECKPOINTS / "join-1.tar.gz", tmp_path)
+
+
+def flip(file: Path, number: int) -> None:
+    """Change a bit of a byte."""
+    data = bytearray(file.read_bytes())
+    data[number] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["offsets/0", "commits/0"])
+def test_a_damaged_log_is_named(spark: SparkSession, checkpoint: Path, name: str) -> None:
+    """Before anything runs: Spark would not notice it."""
+    check_logs(spark, str(checkpoint))
+    flip(checkpoint / name, (checkpoint / name).stat().st_size // 2)
+    with pytest.raises(FkJoinError, match=f"damaged: {name} is not as it was written; restore it"):
+        check_logs(spark, str(checkpoint))
+
+
+def test_a_data_file_is_vouched_for_by_checksums(spark: SparkSession, checkpoint: Path) -> None:
+    """Hadoop's, and RocksDB's."""
+    file = next(checkpoint.glob("state/1/0/SSTs/*.sst"))
+    flip(file, 20)
+    with pytest.raises(FkJoinError, match=f"SSTs/{file.name} is not as it was written; restore it"):
+        verify(spark, checkpoint)
+    (file.parent / f".{file.name}.crc").unlink()
+    with pytest.raises(FkJoinError, match="a snapshot in state/1/0 is damaged: .*; restore it from a backup"):
+        verify(spark, checkpoint)
+
+
+VOUCHED = ["1_*.zip*", ".1_*.zip*", "1_*.changelog*", ".1_*.changelog*"]
+
+
+@pytest.mark.parametrize("patterns", [["1_*.zip"], VOUCHED])
+def test_swapped_files_are_seen(spark: SparkSession, checkpoint: Path, patterns: Any) -> None:
+    """Alone, and with all that vouches for them."""
+    for pattern in patterns:
+        ones, others = (sorted(checkpoint.glob(f"state/1/{number}/{pattern}")) for number in (0, 1))
+        for one, other in zip(ones, others, strict=True):
+            content = one.read_bytes()
+            one.write_bytes(other.read_bytes())
+            other.write_bytes(content)
+    with pytest.raises(FkJoinError, match="checkpoint .* is damaged.* restore it from a backup"):
+        verify(spark, checkpoint)
+
+
+def test_a_claim_is_renewed_and_whole_whenever_its_owner_is_killed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "RENEWED_EVERY_S", 0.02)
+    (tmp_path / "metadata").touch()
+    file = tmp_path / f"{CLAIM_FILE}.1"
+    deadline = time.monotonic() + 20
+
+    def waiting() -> bool:
+        assert time.monotonic() < deadline, "the claim is not renewed"
+        return True
+
+    with claimed(spark, str(tmp_path)):
+        for _ in range(20):
+            before = file.stat().st_mtime_ns
+            while waiting() and file.stat().st_mtime_ns == before:
+                assert json.loads(file.read_text())["process"] == os.getpid()
+    assert file.read_text() == ""

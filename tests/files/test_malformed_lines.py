@@ -1,4 +1,7 @@
-"""Lines of files that do not fit: dead letters with file and line, the same whichever way the lines are read."""
+"""Lines of files that do not fit: dead letters with file and line, the same whichever way the lines are read.
+
+A job whose files get such lines goes on, with the same checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from pyspark.sql import SparkSession
 
 from fkjoin import Table, TopologyError, fk_join
 from fkjoin.stages.counters import metrics_name
-from tests.support.files import collected, write
-from tests.support.queries import run
+from tests.support.files import collected, gone_on, write
+from tests.support.files import table as plain_table
+from tests.support.queries import run, write_lines
 from tests.support.sampling import EVERY
 from tests.support.sessions import SPARK_4_0
 
@@ -89,7 +93,7 @@ def test_both_ways_leave_out_the_same_lines_and_say_why(spark: SparkSession, tmp
 
 
 def test_a_line_that_does_not_fit_stops_a_query_that_is_told_to_fail(spark: SparkSession, tmp_path: Path) -> None:
-    """By Spark; of a line that workers read, ``test_bad_lines_after_start`` has it."""
+    """By Spark; of lines that workers read, there is a test of a checkpoint."""
     write(tmp_path / "in", "1.json", GOOD, BAD["another type"])
     strict = by_spark(table(spark, tmp_path / "in", on_error="fail"))
     assert strict.dead_letters is None
@@ -107,9 +111,7 @@ def test_lines_are_skipped_without_letters(spark: SparkSession, tmp_path: Path) 
     assert (len(rows), counts["dead-letters"]) == (1, 1)
 
 
-def test_options_of_sparks_reader_are_sparks_and_lines_that_it_cannot_read_are_letters(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_options_of_sparks_reader_are_sparks_and_other_lines_are_letters(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "in", "1.json", GOOD, "/* two */ " + GOOD.replace('"a"', '"b"'), BAD["another type"], BAD["an array"])
     made = table(spark, tmp_path / "in", options={"allowComments": True})
     assert made._plan.undecoded is None
@@ -144,9 +146,7 @@ TIMES = ["timestamp", "timestamp_ntz", "date", "array<struct<at: timestamp>>"]
 
 
 @pytest.mark.parametrize("kind", [*TIMES, *([] if SPARK_4_0 else ["time"])])
-def test_times_that_sparks_json_reader_would_count_as_seconds_are_refused(
-    spark: SparkSession, tmp_path: Path, kind: str
-) -> None:
+def test_times_that_sparks_json_reader_takes_for_seconds_are_refused(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     write(tmp_path / "in", "1.json", GOOD)
     timed = f"{SCHEMA}, t {kind}"
     says = "Spark's JSON reader counts a number as seconds: take a bigint"
@@ -220,4 +220,46 @@ def test_whatever_lines_there_are_both_ways_give_the_same(
     source = table(spark, folder / "in")
     workers = rows_and_counts(by_workers(source), folder / "workers")
     assert str(rows_and_counts(by_spark(source), folder / "spark")) == str(workers)
-    assert len(collected(source.dead_letters, folder / "letters")) == workers[1]["dead-letters"]
+
+
+# In the order of learned columns, which is by name.
+ORDERS = "at bigint, customer bigint, gone boolean, lsn bigint, number string"
+
+
+def test_what_becomes_of_lines_that_do_not_fit_does_not_bind_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    row = {"number": "o1", "customer": 1, "lsn": 2, "at": 6, "gone": False}
+
+    def run(on_error: str) -> list[tuple[Any, ...]]:
+        orders = plain_table(spark, tmp_path / "orders", key="number", schema=ORDERS, on_error=on_error)
+        return gone_on(orders, tmp_path, "number")
+
+    write_lines(tmp_path / "orders", "1", [row])
+    assert run("fail") == [("o1",)]
+    write_lines(tmp_path / "orders", "2", [{**row, "number": "o2", "lsn": "x"}, {**row, "number": "o3"}])
+    with pytest.raises(StreamingQueryException, match='set such lines aside, with on_error="dead-letter"'):
+        run("fail")
+    assert run("dead-letter") == [("o1",), ("o3",)]
+
+
+def test_an_expression_is_the_way_out_for_a_new_job(spark: SparkSession, tmp_path: Path) -> None:
+    row = {"customer": "1", "lsn": "2024-01-01", "at": "2024-01-01", "gone": "c"}
+    stray = {"number": "a stray number", **row, "lsn": 5, "at": 5}
+    write_lines(tmp_path / "orders", "2", [{"number": "o1", **row}, {"number": "o2", **row}, stray])
+    write_lines(tmp_path / "customers", "1", [{"id": 1, "lsn": 1, "name": "Ada"}])
+    schema = "id bigint, lsn bigint, name string"
+    customers = plain_table(spark, tmp_path / "customers", schema=schema)
+    ways = {
+        "version": "unix_micros(to_timestamp(lsn))",
+        "timestamp": "to_timestamp(at)",
+        "deleted": "gone = 'd'",
+    }
+    about: dict[str, Any] = {"key": "number", **ways}
+    for name, plain in {"version": "lsn", "timestamp": "at", "deleted": "gone"}.items():
+        with pytest.raises(TopologyError, match=f"^{name}: {plain} is string"):
+            plain_table(spark, tmp_path / "orders", **{**about, name: plain})
+    orders = plain_table(spark, tmp_path / "orders", **about)
+    with pytest.raises(TopologyError, match="^extractor: customer of left table orders is string"):
+        fk_join(orders, customers, "customer", how="left")
+    joined = fk_join(orders, customers, "cast(customer as bigint)", how="left", name="joined")
+    assert joined.key == ("number",)
+    assert gone_on(orders, tmp_path, "number") == [("o1",), ("o2",)]

@@ -1,9 +1,12 @@
-"""JSON lines read and Parquet written by the workers: the same tables as by Spark's own sources and sinks."""
+"""JSON lines read and Parquet written by the workers: the same tables as by Spark's own sources and sinks.
+
+Times, decimals and bytes of JSON lines are read as in topics, by workers and by Spark's expressions.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fkjoin import Table, TopologyError, fk_join
-from fkjoin.errors import FkJoinError
+from fkjoin import Table, fk_join
+from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.json_lines import plain_path
-from tests.support.files import put, write
+from tests.support.files import table, write
+from tests.support.queries import run, table_of, write_lines
 from tests.support.sessions import small
 from tests.support.written import NOW
 
@@ -27,11 +31,6 @@ def test_names_of_fields_are_plain() -> None:
     for name in (*plain, "value.other", "id.fk", "upper(id)", "ID"):
         assert plain_path(name, SCHEMA) == plain.get(name)
     assert plain_path(["id"], SCHEMA) is None
-
-
-@pytest.fixture
-def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, partitions=2)
 
 
 ORDER = (
@@ -78,13 +77,8 @@ CUSTOMERS = '{"no":0,"name":"zero","seq":1,"time":300}', '{"no":1,"name":"one","
 CHANGED = '{"no":1,"seq":2}', '{"no":2,"name":"two","seq":5,"time":9}'
 
 
-def put_second(folder: Path) -> None:
-    write(folder / "orders", "2.json", *SECOND)
-    write(folder / "customers", "2.json", *CHANGED)
-
-
-@pytest.mark.usefixtures("settings")
 def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
     write(tmp_path / "orders", "1.json", *FIRST)
     write(tmp_path / "customers", "1.json", *CUSTOMERS)
     found = {}
@@ -98,7 +92,8 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
                 query = writer.option("checkpointLocation", str(checkpoint)).start(str(out))
             query.awaitTermination()
             if batch == 0:
-                put_second(tmp_path)
+                write(tmp_path / "orders", "2.json", *SECOND)
+                write(tmp_path / "customers", "2.json", *CHANGED)
         for name in ("orders", "customers"):
             (tmp_path / name / "2.json").unlink()
         read = spark.read.parquet(str(out))
@@ -109,23 +104,29 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     numbers = {f"o{number}" for number in range(40)}
     assert {row[0] for row in found["workers"]} == numbers - {"o4"} | {"7"}
 
-    # A batch that is repeated counts once, what was left unfinished is not read, another checkpoint is refused.
-    out, checkpoint = tmp_path / "workers %20", tmp_path / "workers-checkpoint"
-    before = {path: path.read_bytes() for path in out.rglob("*.parquet")}
-    newest_commit = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
-    for name in (f"{newest_commit}", f".{newest_commit}.crc"):
-        (checkpoint / "commits" / name).unlink()
-    put(out, "_unfinished/batch=old/part-0.parquet", "torn")
-    put_second(tmp_path)
-    table = joined(spark, tmp_path)
-    table.to_parquet(out, checkpoint=checkpoint, **NOW).awaitTermination()
-    assert {path: path.read_bytes() for path in out.rglob("batch=*-*/*.parquet")} == before
-    assert newest(spark.read.parquet(str(out))) == found["workers"]
-    shutil.rmtree(tmp_path / "index")
-    other = r"path: .*workers %20 contains batches of another query \(\w{8}\), and none of"
-    with pytest.raises(FkJoinError, match=other):
-        table.to_parquet(out, checkpoint=tmp_path / "other-checkpoint", **NOW)
-    assert len(list(out.glob("batch=00000000-*"))) == 1
-    no_rename = r"path: exactly-once is not available on ftp:.*write changes\.writeStream"
-    with pytest.raises(TopologyError, match=no_rename):
-        table.to_parquet("ftp://host/out", checkpoint=tmp_path / "ftp")
+
+TYPES = "id int, lsn bigint, at timestamp, day date, price decimal(9,2), data binary, it string, tags map<string, string>"
+
+
+@pytest.fixture
+def tokyo(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(TIME_ZONE)
+    spark.conf.set(TIME_ZONE, "Asia/Tokyo")
+    yield
+    spark.conf.set(TIME_ZONE, str(before))
+
+
+@pytest.mark.usefixtures("small_tables", "tokyo")
+@pytest.mark.parametrize("by_workers", [True, False])
+def test_a_number_is_no_instant_and_texts_are_read(spark: SparkSession, tmp_path: Path, by_workers: bool) -> None:
+    good = {"id": 1, "lsn": 1, "at": "2023-07-26T10:22:47.048491Z", "day": "2023-07-26", "price": 12.5, "data": "q80="}
+    local = {"id": 3, "lsn": 3, "at": "2023-07-26 19:22:47.048491", "it": {"a": 1}, "tags": {"k": "v"}}
+    write_lines(tmp_path / "lines", "0", [good | {"it": 1}, {"id": 2, "lsn": 2, "at": 1690366967048491}, local])
+    made = table(spark, tmp_path / "lines", schema=TYPES, timestamp="at")
+    assert made._plan.undecoded is not None
+    changes: Any = made.materialize("kept").changes if by_workers else made.changes
+    found = table_of(run(changes, tmp_path / "checkpoint").rows, "id")
+    assert sorted(found) == [(1,), (3,)]
+    one, other = found[1,], found[3,]
+    assert (str(one["day"]), str(one["price"]), bytes(one["data"]), one["it"]) == ("2023-07-26", "12.50", b"\xab\xcd", "1")
+    assert (other["it"], other["tags"]) == ('{"a":1}', {"k": "v"})

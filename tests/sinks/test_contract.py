@@ -76,7 +76,7 @@ def rows_of(changes: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]
 
 @pytest.mark.faults
 class TestDelta(SinkContract):
-    every = 1 if EVERY else 11
+    every = 1 if EVERY else 23
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:
@@ -91,11 +91,16 @@ class TestDelta(SinkContract):
     def drop(self, into: str) -> None:
         shutil.rmtree(self.at / into)
 
+    @pytest.mark.nightly
+    def test_each_type_comes_back_or_is_refused(self) -> None:
+        """``test_any_row_comes_back_from_a_delta_table`` is the law of the types that come back."""
+        super().test_each_type_comes_back_or_is_refused()
+
 
 class OfParquet(SinkContract):
     """Changes of a table in Parquet: a batch is there once, whole or not at all."""
 
-    every = 1 if EVERY else 60
+    every = 1 if EVERY else 120
     code = (parquet, parquet_batches, parquet_folders, parquet_objects)
 
     def __init__(self, spark: SparkSession, at: Callable[[str], BatchPlace]) -> None:

@@ -24,8 +24,6 @@ ODD = ["a b", "a/b", "a%2Fb", "Ã©", "p=x", "null", ".", "..", "\n", "'\"\\", "ðŸ
 EVERY: dict[pa.DataType, list[Any]] = {
     pa.bool_(): [True, False],
     pa.int8(): [-128, 127],
-    pa.int16(): [-3],
-    pa.int32(): [-(2**31)],
     pa.int64(): [-(2**63), 2**63 - 1],
     pa.date32(): [dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(9999, 12, 31)],
     pa.timestamp("us", "UTC"): [AT.replace(tzinfo=UTC), dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)],
@@ -80,9 +78,7 @@ def test_delta_reads_each_partition_as_it_was_written(tmp_path: Path, kind: pa.D
 
 
 @pytest.mark.parametrize(("kind", "value", "why"), REFUSED_BY_DELTA)
-def test_delta_refuses_a_partition_that_it_would_read_otherwise(
-    tmp_path: Path, kind: pa.DataType, value: Any, why: str
-) -> None:
+def test_delta_refuses_a_partition_that_it_misreads(tmp_path: Path, kind: pa.DataType, value: Any, why: str) -> None:
     sink, good = delta(tmp_path, kind), EVERY[kind][0]
     sink.apply(batch_id(0), *batch(kind, a=good))
     says = rf"a row cannot be in Delta table .*: column p partitions it and is .* with id = 'c', .*{why}"
@@ -115,7 +111,7 @@ def partitioned(folder: Path, kind: pa.DataType) -> Iceberg:
     return sink
 
 
-@pytest.mark.parametrize("kind", [kind for kind in EVERY if kind not in (pa.int8(), pa.int16())], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind in EVERY if kind != pa.int8()], ids=str)
 def test_iceberg_reads_each_partition_as_it_was_written(tmp_path: Path, kind: pa.DataType) -> None:
     sink = partitioned(tmp_path, kind)
     rows = {f"k{number}": value for number, value in enumerate([*EVERY[kind], None])}

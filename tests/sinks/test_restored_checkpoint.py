@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
@@ -125,10 +124,10 @@ def plain(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Past
 
 @pytest.fixture(scope="module")
 def stateful(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Past:
-    """A join whose state has its rows.  Its last batch has none: places note it, too."""
+    """A join whose state has its rows."""
     past = Past(spark, tmp_path_factory.mktemp("stateful"), *SINKS, materialized=True)
-    for changes in (60, 60, 0):
-        past.history.write(changes)
+    for _ in range(2):
+        past.history.write(60)
         past.batch()
     return past
 
@@ -143,9 +142,7 @@ def dies(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_sinks_that_are_ahead_of_a_restored_checkpoint_are_refused_until_they_are_restored(
-    plain: Past, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sinks_ahead_of_a_restored_checkpoint_are_refused_until_restored(plain: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that came and went since the backup stays sent: no deletion follows in a topic.
 
     A restore that is ended is repeated.  Parquet moves folder by folder, and the Delta table comes after it.
@@ -176,26 +173,22 @@ def test_sinks_that_are_ahead_of_a_restored_checkpoint_are_refused_until_they_ar
     assert [name[:15] for name in aside] == ["batch=00000001-", "batch=00000002-"]
 
 
-def test_a_target_that_is_behind_its_checkpoint_or_gone_is_refused_and_gets_its_rows_from_the_state(
-    stateful: Past, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_that_is_behind_or_gone_gets_its_rows_from_the_state(stateful: Past, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if a restore was ended when Parquet had set its batches aside and had not written the state's rows."""
-    stateful.back(2)
-    stateful.back(0, "ck", "orders", "customers")
-    assert stateful.restore() == SINKS, "they are ahead"
-    assert stateful.is_whole()
-    stateful.back(2)
+    stateful.back(1)
     for kind in SINKS:
         stateful.back(0, kind)
-        says = rf"ck is at batch 2, and {kind} .* is behind, at batch 0: it was restored .* lacks later rows.* fkjoin restore"
+        says = rf"ck is at batch 1, and {kind} .* is behind, at batch 0: it was restored .* lacks later rows.* fkjoin restore"
         stateful.require_refused(says)
-        stateful.back(2, kind)
-    stateful.back(0, *SINKS)
+        stateful.back(1, kind)
+    stateful.remove("delta", "iceberg")
+    stateful.require_refused(r"ck is at batch 1, and delta .* has no batch of its query: it is another place")
+    stateful.back(0, "parquet", "sqlite")
     with monkeypatch.context() as ended:
         ended.setattr(parquet_folders.BatchFolders, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
             stateful.restore()
-    stateful.require_refused(r"ck is at batch 2, and parquet .* has no batch of its query")
+    stateful.require_refused(r"ck is at batch 1, and parquet .* has no batch of its query")
     assert stateful.restore() == SINKS
     assert stateful.is_whole()
     stateful.back(0, "sqlite")
@@ -204,10 +197,6 @@ def test_a_target_that_is_behind_its_checkpoint_or_gone_is_refused_and_gets_its_
         with pytest.raises(FkJoinError, match=r"sqlite joined .* cannot be restored: Restorable has no method replace"):
             stateful.restore()
     assert stateful.restore() == ["sqlite"], "the others are where the checkpoint is"
-    stateful.remove(*SINKS)
-    stateful.require_refused(r"ck is at batch 2, and parquet .* has no batch of its query: it is another place")
-    assert stateful.restore() == SINKS
-    assert stateful.is_whole()
     stateful.back(0, "ck", "orders", "customers")
     assert stateful.restore() == SINKS, "they have one batch of the state, which is later, in the place of all earlier ones"
     assert stateful.is_whole()
@@ -216,13 +205,13 @@ def test_a_target_that_is_behind_its_checkpoint_or_gone_is_refused_and_gets_its_
 @pytest.mark.nightly
 def test_the_checkpoint_that_a_backup_replaced_is_refused_and_restored_too(stateful: Past) -> None:
     """The two copies have batches of one number with other rows."""
-    stateful.back(2)
-    stateful.back(1, "ck")
+    stateful.back(1)
+    stateful.back(0, "ck")
     assert stateful.restore() == SINKS
     stateful.history.write(60)
     stateful.run()
-    stateful.back(2, "ck")
-    stateful.require_refused(r"ck is at batch 2, and parquet .* has another batch 2: one of them was restored")
+    stateful.back(1, "ck")
+    stateful.require_refused(r"ck is at batch 1, and parquet .* has another batch 1: one of them was restored")
     assert stateful.restore() == SINKS
     stateful.run()
     assert stateful.is_whole()
@@ -240,14 +229,10 @@ def test_an_aggregate_that_is_ahead_gets_its_rows_from_the_state(spark: SparkSes
     before = run()
     backup = Backup(tmp_path / "ck")
     history.write(60)
-    after = run()
-    assert before != after
+    assert before != run()
     backup.restore()
-    with pytest.raises(FkJoinError, match=r"ck is at batch 0, and sqlite totals is ahead, at batch 1"):
-        run()
     assert totals.restore(sink, checkpoint=tmp_path / "ck") == ["sqlite totals"]
     assert sorted(map(str, rows_of(tmp_path / "db", "totals"))) == sorted(map(str, before))
-    assert sorted(map(str, run())) == sorted(map(str, after))
 
 
 def test_rows_that_neither_state_nor_target_has_are_not_made_up(plain: Past) -> None:
@@ -263,14 +248,14 @@ def test_rows_that_neither_state_nor_target_has_are_not_made_up(plain: Past) -> 
 
 def test_what_cannot_be_restored_is_said(spark: SparkSession, tmp_path: Path) -> None:
     History(tmp_path).write(10)
-    table, sink = joined(spark, tmp_path), Parquet(tmp_path / "parquet")
+    table, sink = tables(spark, tmp_path)[0], Parquet(tmp_path / "parquet")
     with pytest.raises(
         FkJoinError, match=r"checkpoint: .*ck belongs to no query: give the checkpoint of the query that writes"
     ):
         table.restore(sink, checkpoint=tmp_path / "ck")
     query = table.to_parquet(tmp_path / "parquet", checkpoint=tmp_path / "ck")
     query.processAllAvailable()
-    with pytest.raises(FkJoinError, match=r"ck is in use by query joined of this session: stop that one first"):
+    with pytest.raises(FkJoinError, match=r"ck is in use by query orders of this session: stop that one first"):
         table.restore(sink, checkpoint=tmp_path / "ck")
     query.stop()
     with pytest.raises(TopologyError, match=r"sinks: the query of .*ck has one; give that one"):
@@ -279,10 +264,10 @@ def test_what_cannot_be_restored_is_said(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_folder_of_sparks_own_sink_that_is_ahead_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    History(tmp_path).write(30)
-    read = spark.readStream.text(str(tmp_path / "orders"))
-    writer = read.writeStream.format("json").option("checkpointLocation", str(tmp_path / "ck")).trigger(**NOW)
-    finished(writer.start(str(tmp_path / "out")))
+    """``tests/jobs/test_file_tables.py`` has a query that writes such a folder."""
+    for log in ("ck/offsets/0", "out/_spark_metadata/0"):
+        (tmp_path / log).parent.mkdir(parents=True)
+        (tmp_path / log).touch()
     require_spark_at(spark, str(tmp_path / "ck"), str(tmp_path / "out"))
     says = r"ck-new is at its beginning, and .*out already contains batch 0, .*: give another path, or start with a new"
     with pytest.raises(FkJoinError, match=says):
@@ -294,9 +279,7 @@ def test_a_folder_of_sparks_own_sink_that_is_ahead_is_named(spark: SparkSession,
 
 
 @pytest.mark.nightly
-def test_who_has_read_what_was_set_aside_is_refused_and_who_has_not_goes_on(
-    spark: SparkSession, plain: Past, tmp_path: Path
-) -> None:
+def test_who_has_read_what_was_set_aside_is_refused_and_others_go_on(spark: SparkSession, plain: Past, tmp_path: Path) -> None:
     def read(name: str, trigger: Any = NOW) -> Any:
         table = Table.from_fkjoin(spark, plain.folder / "parquet").materialize("kept")
         return table.to_delta(tmp_path / name, checkpoint=tmp_path / f"{name}-ck", trigger=trigger)
@@ -341,8 +324,3 @@ def test_fkjoin_run_refuses_and_fkjoin_restore_restores(tmp_path: Path, fkjoin_h
     assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 0
     assert list((tmp_path / "out").glob("batch=*")) == []
     assert "all targets are at the checkpoint's batch: nothing was changed" in fkjoin_here("restore", file)
-    fkjoin_here("run", file)
-    row = {"id": "o1", "amount": 5, "name": "Ada"}
-    assert DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist() == [row]
-    (written,) = (tmp_path / "out").glob("batch=*/*.parquet")
-    assert row.items() <= pq.read_table(written).to_pylist()[0].items()

@@ -1,23 +1,27 @@
-"""One query with several sinks: each has what it has alone, through restarts and failures."""
+"""One query with several sinks: each has what it has alone, through restarts and failures; and users' own sinks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin import FkJoinError, TopologyError
+from fkjoin import FkJoinError, Table, TopologyError
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sinks import sink_queries
 from fkjoin.sessions.settings import EXCLUDED
-from fkjoin.sinks import Delta, Parquet
-from tests.support.orders import History, batch_join, tables
+from fkjoin.sinks import BatchId, Delta, Parquet, TableSink
+from tests.support.orders import History, tables
+from tests.support.queries import write_lines
 from tests.support.sessions import small
-from tests.support.sinks import Memory, finished, joined, there
+from tests.support.sinks import Memory, delta, finished, joined
 
 NOW = {"availableNow": True}
 
@@ -38,7 +42,8 @@ def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession,
 
     def run() -> None:
         sinks = before, Parquet(tmp_path / "out"), Delta(tmp_path / "delta"), full
-        finished(joined(spark, tmp_path).to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW))
+        orders = tables(spark, tmp_path)[0].materialize("orders")
+        finished(orders.to(*sinks, checkpoint=tmp_path / "ck", trigger=NOW))
 
     history.write(60)
     run()
@@ -54,7 +59,8 @@ def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession,
     run()
     assert before.taken[1] == full.taken[1] == had
     assert parquet(spark, tmp_path / "out") == written == sorted(change for batch in full.taken.values() for change in batch)
-    assert there(spark, tmp_path, "delta") == batch_join(history)
+    items = {key: row["items"] for key, row in delta(tmp_path / "delta").items()}
+    assert items == {key: order["items"] for key, order in history.orders.items()}
     assert full.kept
     (name,) = full.names  # the same after a restart, and no other sink's
     assert name.endswith(" disk")
@@ -82,36 +88,35 @@ def test_another_job_does_not_go_on_where_a_sink_has_the_first_batch(spark: Spar
     assert parquet(spark, tmp_path / "out") == broken.taken[0]
 
 
-def test_a_place_that_comes_later_is_refused_and_one_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_several_places_of_a_source_one_may_be_left_out_and_none_comes_later(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     history = History(tmp_path)
     history.write(30)
-    one, two, three = (Parquet(tmp_path / name) for name in ("one", "two", "three"))
-    table, checkpoint = joined(spark, tmp_path), tmp_path / "ck"
-    finished(table.to(one, two, checkpoint=f"{checkpoint}/", trigger=NOW))
-    says = r"sinks: parquet .*three is not one of the sinks .*ck was last started with \(.*one, .*two\).*checkpoint of its own"
+    orders, checkpoint = tables(spark, tmp_path)[0], tmp_path / "ck"
+    memory, out, later = Memory(), Parquet(tmp_path / "out"), Parquet(tmp_path / "later")
+    finished(orders.to(memory, out, checkpoint=f"{checkpoint}/", trigger=NOW))
+    assert parquet(spark, tmp_path / "out") == memory.taken[0]
+    assert len(memory.taken[0]) == len((tmp_path / "orders" / "0.json").read_text().splitlines())
+    says = r"sinks: parquet .*later is not one of the sinks .*ck was last started with \(memory, .*out\).*checkpoint of its own"
     with pytest.raises(TopologyError, match=says):
-        table.to(one, two, three, checkpoint=checkpoint, trigger=NOW)
-    finished(table.to(three, checkpoint=tmp_path / "its-own", trigger=NOW))
-    assert parquet(spark, tmp_path / "three") == parquet(spark, tmp_path / "one")
+        orders.to(memory, out, later, checkpoint=checkpoint, trigger=NOW)
     history.write(30)
-    finished(table.to(two, checkpoint=checkpoint, trigger=NOW))
-    assert Begun.of(spark, str(checkpoint)).sinks == [two.place]
-    assert len(list((tmp_path / "two").glob("batch=*"))) == 2
-    assert len(list((tmp_path / "one").glob("batch=*"))) == 1
-    with pytest.raises(TopologyError, match=r"one is not one of the sinks"):  # it has missed a batch
-        table.to(one, two, checkpoint=checkpoint, trigger=NOW)
+    finished(orders.to(out, checkpoint=checkpoint, trigger=NOW))
+    assert Begun.of(spark, str(checkpoint)).sinks == [out.place]
+    assert len(list((tmp_path / "out").glob("batch=*"))) == 2
+    assert list(memory.taken) == [0]
+    with pytest.raises(TopologyError, match=r"memory is not one of the sinks"):  # it has missed a batch
+        orders.to(memory, out, checkpoint=checkpoint, trigger=NOW)
     for alone in (
-        lambda: table.to_parquet(tmp_path / "two", checkpoint=f"{checkpoint}/", trigger=NOW),
-        lambda: table.to_kafka("topic", "localhost:1", checkpoint=checkpoint, trigger=NOW),
+        lambda: orders.to_parquet(tmp_path / "out", checkpoint=f"{checkpoint}/", trigger=NOW),
+        lambda: orders.to_kafka("topic", "localhost:1", checkpoint=checkpoint, trigger=NOW),
     ):
-        with pytest.raises(TopologyError, match=r"belongs to a query that writes to parquet .*two: continue with Table\.to"):
+        with pytest.raises(TopologyError, match=r"belongs to a query that writes to parquet .*out: continue with Table\.to"):
             alone()
 
 
 def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
-    History(tmp_path).write(30)
     table, out = joined(spark, tmp_path), Parquet(tmp_path / "out")
     checkpoint = tmp_path / "ck"
     for sinks, says in (
@@ -125,26 +130,16 @@ def test_what_cannot_be_is_said_before_anything_runs(spark: SparkSession, tmp_pa
     with pytest.raises(TopologyError, match=r'orders: a batch of a source.*write .materialize\("orders"\) first'):
         tables(spark, tmp_path)[0].to(out, Delta(tmp_path / "delta"), checkpoint=checkpoint, trigger=NOW)
     assert not checkpoint.exists()
-    finished(table.to_parquet(tmp_path / "alone", checkpoint=checkpoint, trigger=NOW))
+    begun(checkpoint)
     with pytest.raises(TopologyError, match=r"checkpoint: .*ck belongs to a query with one sink: continue with to_kafka"):
         table.to(out, checkpoint=checkpoint, trigger=NOW)
-
-
-def test_a_source_goes_to_several_places(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
-    History(tmp_path).write(30)
-    orders, memory = tables(spark, tmp_path)[0], Memory()
-    finished(orders.to(memory, Parquet(tmp_path / "out"), checkpoint=tmp_path / "ck", trigger=NOW))
-    assert parquet(spark, tmp_path / "out") == memory.taken[0]
-    assert len(memory.taken[0]) == len((tmp_path / "orders" / "0.json").read_text().splitlines())
 
 
 def begun(checkpoint: Path, *places: str) -> None:
     """Make a checkpoint as a query leaves it; with ``places``, a query with several sinks."""
     checkpoint.mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id": "1"}')
-    if places:
-        (checkpoint / DOCUMENT).write_bytes(Begun("UTC", [], 1, sinks=list(places)).data())
+    (checkpoint / DOCUMENT).write_bytes(Begun("UTC", [], 1, sinks=list(places) or None).data())
 
 
 def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: Path) -> None:
@@ -192,3 +187,77 @@ def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: P
         queries(three, "two")
     spark.conf.unset(EXCLUDED)
     assert "sinks-joined" in queries(three, "two")
+
+
+class Kept(TableSink):
+    """A sink that keeps what it is given."""
+
+    place = "kept"
+
+    def __init__(self) -> None:
+        self.schema, self.key = pa.schema([]), ("",)
+        self.given: list[tuple[BatchId, pa.Table, pa.Table]] = []
+
+    def prepare(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        self.schema, self.key = schema, key
+
+    def last_batch(self, query: str) -> BatchId | None:
+        return next((batch for batch, *_ in reversed(self.given) if batch.query == query), None)
+
+    def apply(self, batch: BatchId, upserts: pa.Table, deletes: pa.Table) -> None:
+        self.given.append((batch, upserts, deletes))
+
+
+@pytest.fixture
+def berlin(spark: SparkSession) -> Iterator[None]:
+    """Set a time zone other than that of Arrow's schemas."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_sink_of_a_user_gets_rows_of_the_schema_that_it_was_prepared_for(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path)
+    columns = "id string, at timestamp, day date, local timestamp_ntz, price decimal(9, 2), raw binary, tags array<int>, "
+    columns += "about struct<a: bigint, b: map<string, double>>, n tinyint, f float, gone boolean, v bigint"
+    row = {
+        "id": "a",
+        "at": "2026-01-02T03:04:05.123Z",
+        "day": "2026-01-02",
+        "local": "2026-01-02T03:04:05",
+        "price": 1.5,
+        "v": 1,
+    }
+    sink = Kept()
+    write_lines(
+        tmp_path / "in", "1", [row | {"raw": "AA==", "tags": [1], "about": {"a": 1, "b": {"x": 1.0}}, "n": 7, "f": 0.5}]
+    )
+    source = Table.from_files(spark, tmp_path / "in", key="id", version="v", deleted="gone", schema=columns, name="t")
+    with pytest.raises(TopologyError, match=r't: a batch of a source.*write .materialize\("t"\) first'):
+        source.to_sink(sink, checkpoint=tmp_path / "other")
+    table = source.materialize("t")
+    for none in (Parquet(tmp_path / "out"), object()):
+        with pytest.raises(TopologyError, match=r"sink: a \w+ is not a TableSink: let it inherit from fkjoin.sinks.TableSink"):
+            table.to_sink(none, checkpoint=tmp_path / "ck")  # type: ignore[arg-type]
+
+    def run() -> None:
+        finished(table.to_sink(sink, checkpoint=tmp_path / "ck", trigger=NOW))
+
+    run()
+    write_lines(tmp_path / "in", "2", [row | {"gone": True, "v": 2}, row | {"id": "b", "v": 3}])
+    run()
+    (first, upserts, deletes), (second, *later) = sink.given
+    assert sink.key == ("id",)
+    assert [field.name for field in sink.schema][:3] == ["id", "at", "day"]
+    for rows in (upserts, later[0]):
+        assert rows.schema.equals(sink.schema, check_metadata=False)
+    for rows in (deletes, later[1]):
+        assert rows.schema.equals(pa.schema([sink.schema.field("id")]), check_metadata=False)
+    at = upserts["at"].to_pylist()[0]
+    assert at.astimezone(timezone.utc) == datetime(2026, 1, 2, 3, 4, 5, 123_000, timezone.utc)
+    assert (upserts["id"].to_pylist(), deletes["id"].to_pylist()) == (["a"], [])
+    assert (later[0]["id"].to_pylist(), later[1]["id"].to_pylist()) == (["b"], ["a"])
+    assert (first.number, second.number, first.query == second.query) == (0, 1, True)
+    assert None not in (first.began_ms, second.began_ms)

@@ -316,9 +316,7 @@ def test_a_process_that_stands_still_with_a_sealed_index_is_not_waited_for_for_e
     os.close(held)
 
 
-def test_an_error_that_is_no_damage_leaves_the_index_to_the_next_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_that_is_no_damage_leaves_the_index_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of_one_row(tmp_path)
     for path in tmp_path.glob("pending-*"):
         path.unlink()

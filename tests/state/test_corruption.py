@@ -7,17 +7,21 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fkjoin.state import BucketStore, DamagedIndexError, MemoryStore, StateError, pending, prefix_range, segments
+from fkjoin.state import BucketStore, DamagedIndexError, MemoryStore, StateError, database, pending, prefix_range, segments
 from fkjoin.state.index import RocksIndex
 from fkjoin.state.seal import Seal
-from tests.support.damage import another_process
+from tests.support.damage import Damaging, another_process, damaged_stores, small_files
 from tests.support.sampling import EVERY, sampled
 from tests.support.stores import Log, array, batch, contents, flat, index_folder, write
 
@@ -105,11 +109,12 @@ def one_of(copy: Bucket, pattern: str) -> Path:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("pattern", FILES)
-def test_a_flipped_bit_in_the_index_is_repaired(copy: Bucket, pattern: str) -> None:
+def test_a_file_of_the_index_that_is_flipped_cut_or_deleted_is_repaired(copy: Bucket, pattern: str) -> None:
     rng = random.Random(pattern)
     size = one_of(copy, pattern).stat().st_size
-    for at in {0, size - 1, *(rng.randrange(size) for _ in range(12 if EVERY else 1))}:
-        flip(one_of(copy, pattern), rng, at)
+    places = {0, size - 1, *(rng.randrange(size) for _ in range(12 if EVERY else 1))}
+    for harm in [*(partial(flip, at=place) for place in places), cut, remove]:
+        harm(one_of(copy, pattern), rng)
         assert copy.check()
 
 
@@ -148,15 +153,6 @@ def test_an_index_that_was_put_in_the_place_of_one_that_is_kept_open_is_read_ane
     assert copy.check()
 
 
-@pytest.mark.parametrize("pattern", FILES)
-@pytest.mark.parametrize("harm", [cut, remove])
-def test_a_cut_or_deleted_file_of_the_index_is_repaired(
-    copy: Bucket, pattern: str, harm: Callable[[Path, random.Random], None]
-) -> None:
-    harm(one_of(copy, pattern), random.Random(pattern))
-    assert copy.check()
-
-
 @pytest.mark.faults
 def test_any_two_files_that_are_gone_are_noticed(copy: Bucket) -> None:
     """Such as the one that proves what the index is, and the one without which RocksDB begins an empty database."""
@@ -176,9 +172,7 @@ def test_a_file_that_is_added_is_noticed(copy: Bucket) -> None:
     assert copy.check()
 
 
-def test_a_bit_flipped_while_the_index_is_open_is_repaired_in_the_midst_of_a_scan(
-    copy: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bit_flipped_in_an_open_index_is_repaired_within_a_scan(copy: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are read when they are needed: the damage shows after some pages have been handed out."""
     monkeypatch.setattr(RocksIndex, "page_entries", 100)
     largest = max(fresh(copy).glob("*.sst"), key=lambda path: path.stat().st_size)
@@ -296,7 +290,8 @@ def test_a_full_disk_fails_the_batch_and_loses_nothing(small_disk: Path) -> None
 
 
 @pytest.mark.parametrize("left", ["by a process that was killed", pytest.param("damaged", marks=pytest.mark.nightly)])
-def test_an_index_that_is_not_read_makes_room_for_the_new_one(small_disk: Path, left: str) -> None:
+def test_an_index_that_is_not_read_makes_room_for_another(small_disk: Path, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_MERGED_S", 0)  # there is no room to merge its files
     rng = random.Random(3)
     bucket = Bucket(small_disk / "bucket")
     for part in range(4):
@@ -320,3 +315,64 @@ def test_a_read_only_folder_fails_the_batch_and_loses_nothing(small_disk: Path) 
         BucketStore(bucket.log, small_disk / "elsewhere")
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
     assert not bucket.check()
+
+
+HISTORIES = 200 if EVERY else 3
+
+
+def attempt(store: BucketStore, entries: Entries, model: MemoryStore) -> None:
+    """One attempt at a batch; what it reads is compared with the model."""
+    with store:
+        keys = array(sorted(entries))
+        assert store.get_many(keys).to_pylist() == model.get_many(keys).to_pylist()
+        assert contents(store) == dict(model.items())
+        write(store, entries)
+        store.commit()
+
+
+@pytest.mark.faults
+def test_whatever_happens_to_files_the_store_reads_what_its_log_says() -> None:
+    seen = Counter[str]()
+
+    @given(seed=st.integers(0, 1 << 62))
+    @settings(max_examples=HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
+    def histories(seed: int) -> None:
+        history(seed, seen)
+
+    histories()
+    assert seen["damaged"] > seen["rebuilt"] > HISTORIES
+    assert seen["failed"] < seen["batches"] / 10, "an attempt fails where its index is being written to"
+
+
+def history(seed: int, seen: Counter[str]) -> None:
+    """Batches of a store whose files are damaged; ``seen`` counts what happened."""
+    rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as place:
+        small_files(patched, rng)
+        log, model, folder = Log(), MemoryStore(), Path(place) / "bucket"
+        damaged = damaged_stores(Damaging(folder, rng, rng.choice([0.05, 0.2, 0.5]), seen))
+        for _ in range(rng.randint(2, 25)):
+            if rng.random() < 0.3:
+                another_process()
+            entries: Entries = {
+                b"k%02d" % rng.randrange(30): rng.choice([None, rng.randbytes(rng.randrange(40))])
+                for _ in range(rng.randint(1, 9))
+            }
+            for tries in range(4):  # as often as Spark tries a task
+                try:
+                    attempt(damaged(log, folder), entries, model)
+                except StateError:
+                    log.roll_back()
+                    seen["failed"] += 1
+                    assert tries < 3
+                    continue
+                if rng.random() < 0.1:
+                    log.roll_back()  # it is repeated all the same
+                    continue
+                log.commit()
+                write(model, entries)
+                break
+        shutil.rmtree(folder, ignore_errors=True)
+        with BucketStore(log, folder) as store:
+            assert contents(store) == dict(model.items()), "the log itself is right"
+            assert store.disagreement() is None
