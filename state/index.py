@@ -91,12 +91,15 @@ class RocksIndex:
         _let_go(directory)
         deadline = time.monotonic() + wait_s
         while (sealed := taken(directory, key)) is None:
-            if (
-                not any(in_use(folder) for folder in directory.glob(FOLDERS))
-                or time.monotonic() >= deadline
-            ):
-                return None
+            if not any(in_use(folder) for folder in directory.glob(FOLDERS)):
+                # A process may have sealed it, and let go, between both looks.
+                sealed = taken(directory, key)
+                break
+            if time.monotonic() >= deadline:
+                break
             time.sleep(0.02)
+        if sealed is None:
+            return None
         # A process that has just sealed it still holds its lock, and lets go at once.
         while (lock := locked(sealed.folder)) is None:
             if time.monotonic() >= deadline:

@@ -35,7 +35,7 @@ from tests.support.sessions import small
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, partitions=2)
+    small(spark, tmp_path, buckets=2, partitions=2)
 
 
 def test_a_query_goes_on_from_its_checkpoint_with_its_index_lost_or_too_old(spark: SparkSession, tmp_path: Path) -> None:

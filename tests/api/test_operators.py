@@ -69,7 +69,7 @@ def order(key: str, lsn: int, buyer: str | None = None, op: str = "u", **items: 
 
 @pytest.fixture
 def orders(spark: SparkSession, tmp_path: Path) -> Table:
-    small(spark, tmp_path)
+    small(spark, tmp_path, buckets=2)
     return orders_of(spark, tmp_path)
 
 
@@ -207,7 +207,7 @@ def test_each_event_is_sent_once_with_exact_sums_through_kills_and_repeated_batc
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A worker is killed in the first batch, and the third is written and repeated."""
-    small(spark, tmp_path, partitions=2)
+    small(spark, tmp_path, buckets=2, partitions=2)
     accounts, clicks = tables(spark, tmp_path)
     after = write_batches(tmp_path)
     flag = tmp_path / "kill"

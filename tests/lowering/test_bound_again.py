@@ -54,7 +54,7 @@ class Shop(NamedTuple):
 
 def shop(spark: SparkSession, folder: Path, schema: str = ORDERS) -> Shop:
     """Tables of two files, the first of that schema; what they were given is changed afterwards."""
-    small(spark, folder)
+    small(spark, folder, buckets=2)
     write_lines(folder / "orders", "1", [{"order_id": "o1", "customer_id": "c1", "amount": 1.0, "lsn": 1}])
     write_lines(folder / "customers", "1", [{"customer_id": "c1", "name": "Ada", "lsn": 1}])
     key, options = ["order_id"], {"pathGlobFilter": "*.json"}
@@ -169,7 +169,7 @@ def changed(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[], None]]
     yield change
     for name in (RETENTION, VALIDATE):
         spark.conf.unset(name)
-    small(spark, tmp_path)
+    small(spark, tmp_path, buckets=2)
 
 
 def test_what_is_changed_after_a_call_changes_no_table(

@@ -42,7 +42,7 @@ def order(key: str, shop: str | None, lsn: int, *, gone: bool = False) -> dict[s
 
 def test_it_runs_in_memory(spark: SparkSession, tmp_path: Path) -> None:
     """The table is made as a method of the face makes it."""
-    small(spark, tmp_path)
+    small(spark, tmp_path, buckets=2)
     orders = Sources(spark, tmp_path, {}).files("orders", "id", "id string, shop string")
     driver = Driver(orders._called(distinct, by="upper(shop) as shop", name="shops"))
     source = driver.input("orders")
@@ -90,7 +90,7 @@ format = "json"
 
 
 def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
+    small(spark, tmp_path, buckets=2)
     path, checkpoint = job(tmp_path, JOB), tmp_path / "checkpoint" / "sink-out"
     write_lines(tmp_path / "orders", "1", [order("o1", "a", 1), order("o2", "A", 2), order("o3", "c", 3)])
     run_queries(Job(read_job(path), spark))

@@ -55,7 +55,7 @@ NO_RULES = sampled(tuple(TOPOLOGIES), ("chain", "star"))
 @pytest.fixture(scope="module")
 def plans(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Plans:
     folder = tmp_path_factory.mktemp("plans")
-    small(spark, folder, partitions=2)
+    small(spark, folder, buckets=2, partitions=2)
     return Plans(spark, folder)
 
 

@@ -128,7 +128,7 @@ def tables_after(table: Table, history: History) -> list[dict[Any, dict[str, Any
 @pytest.mark.faults
 @pytest.mark.parametrize(("name", "choice"), sampled(EVERY_PAIR, SAMPLE))
 def test_a_table_is_the_same_without_a_rule(spark: SparkSession, tmp_path: Path, name: str, choice: str) -> None:
-    small(spark, tmp_path)
+    small(spark, tmp_path, buckets=2)
     history, seen = None, []
     for rules_of_session in ("all rules", choice):
         with rules(spark, rules_of_session):

@@ -1,6 +1,6 @@
 """Errors of the packages that write targets: they name the sink and a way out, and no message has a secret of an address.
 
-Addresses of databases that cannot be read are refused; ``integration/test_secrets.py`` has what needs a server, a broker or
+Addresses of databases that cannot be read are refused; ``integration/test_secured.py`` has what needs a server, a broker or
 a session.
 """
 

@@ -136,7 +136,7 @@ def regional(spark: SparkSession, folder: Path, name: str, key: str = "id") -> T
 
 
 def test_what_is_kept_of_a_merged_table_can_be_read_and_looked_up(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, partitions=2)
+    small(spark, tmp_path, buckets=2, partitions=2)
     eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us")
     orders = eu.merge(us, name="orders", validate=True).materialize("all-orders")
     for folder, lines in (("eu", [("1", 1, "u"), ("2", 2, "d")]), ("us", [("1", 10, "u"), ("3", 30, "u")])):

@@ -301,6 +301,20 @@ def test_an_index_that_another_process_is_about_to_close_is_waited_for(tmp_path:
     closing.join()
 
 
+def test_an_index_that_is_sealed_between_two_looks_at_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of_one_row(tmp_path)
+    held = index_of(tmp_path, key_of(log))
+
+    def closed_meanwhile(folder: Path) -> bool:
+        held.close()
+        return False
+
+    monkeypatch.setattr("fkjoin.state.index.in_use", closed_meanwhile)
+    with BucketStore(log, tmp_path) as store:
+        assert store.rebuilt is None
+        assert contents(store) == {b"k": b"v"}
+
+
 def test_a_process_that_stands_still_with_a_sealed_index_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     """It has sealed the index and not let go of it; a batch that reads it needs nothing, one that writes has its own."""
     log = log_of_one_row(tmp_path)

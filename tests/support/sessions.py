@@ -23,9 +23,9 @@ SPARK_4_0, SPARK_4_1 = (version("pyspark").startswith(line) for line in ("4.0.",
 """True on a Spark of that line; docs/versions.md says which values it does not have."""
 
 
-PARTITIONS_OF_STAGES = 2 if EVERY else 1
-"""A task takes its time however little it does, and a stage of a batch has one in each partition.  In a test of each operator
-there are two in all runs."""
+PARTS = 2 if EVERY else 1
+"""Partitions and buckets of stages.  A task takes its time however little it does, and an operator of a batch has one in each
+partition; stages of one bucket are one operator.  In a test of each operator there are two in all runs."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -45,7 +45,7 @@ def short_lived(**more: str) -> dict[str, str]:
     return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
 
 
-def small(spark: SparkSession, folder: Path, buckets: int = 2, partitions: int = PARTITIONS_OF_STAGES) -> None:
+def small(spark: SparkSession, folder: Path, buckets: int = PARTS, partitions: int = PARTS) -> None:
     """Settings for tables that are built from here on: few partitions, indexes under ``folder``, all of the optimizer."""
     from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
 
@@ -71,7 +71,7 @@ def small_tables(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     """Small tables, and rules that a test may leave out: they are back for the tests after it."""
     from fkjoin.sessions.settings import EXCLUDED
 
-    small(spark, tmp_path)
+    small(spark, tmp_path, buckets=2)
     yield
     spark.conf.set(EXCLUDED, "")
 

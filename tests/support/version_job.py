@@ -102,7 +102,7 @@ def refused(call: Callable[[], Any]) -> Any:
 def begun(folder: Path) -> SparkSession:
     here: Any = {"ui_enabled": "false", "driver_host": "127.0.0.1", "driver_extraJavaOptions": SHORT_LIVED}
     spark = session("versions", "local[2]", **here)
-    small(spark, folder, partitions=2)
+    small(spark, folder, buckets=2, partitions=2)
     return spark
 
 

@@ -47,7 +47,7 @@ def main(*names: str) -> None:
     """Write the texts of the topologies of those names, by default of all; texts of none are removed."""
     spark = session("fkjoin plans", master="local[2]", ui_enabled="false")
     with tempfile.TemporaryDirectory() as folder:
-        small(spark, Path(folder), partitions=2)
+        small(spark, Path(folder), buckets=2, partitions=2)
         plans = Plans(spark, Path(folder))
         for name in names or TOPOLOGIES:
             (GOLDEN / f"{name}.txt").write_text(plans.text(TOPOLOGIES[name]))
