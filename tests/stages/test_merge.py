@@ -141,7 +141,10 @@ def test_a_merged_table_is_kept_and_looked_up_and_one_of_other_keys_is_refused(s
     refusals: list[tuple[list[Any], str]] = [
         ([], "merge: 1 to 99 other tables are needed, these are 0"),
         (["us"], r"others\[0\]: a Table is needed, this is a str"),
-        ([regional(spark, tmp_path, "asia", "customer")], r"others\[0\]: the key of asia is customer string, and the key of eu is"),
+        (
+            [regional(spark, tmp_path, "asia", "customer")],
+            r"others\[0\]: the key of asia is customer string, and the key of eu is",
+        ),
     ]
     for others, words in refusals:
         with pytest.raises(TopologyError, match=words):
