@@ -112,20 +112,15 @@ def test_a_reader_of_the_positions_of_a_merge_ends_with_its_rows(events: list[Ev
     assert found == overlaid(events)
 
 
-def test_every_update_is_sent_if_wanted() -> None:
-    merging = Merging(every=True)
+@pytest.mark.parametrize("every", [False, True])
+def test_what_is_not_sent_is_counted_and_every_update_is_sent_if_wanted(every: bool) -> None:
+    merging = Merging(every=every)
     merging.batch([(0, "k", 1, b"eu")])
-    store = merging.memory
-    made = merge(messages([(1, "k", 1, b"us"), (0, "j", 1, None)]), store, Counters(), 3, source=b"a-merged", **merging.how)
-    assert made.column("value").to_pylist() == [b"eu"]
-
-
-def test_what_is_not_sent_is_counted() -> None:
-    merging = Merging()
-    merging.batch([(0, "k", 1, b"eu")])
-    merging.batch([(1, "k", 1, b"us"), (0, "j", 1, None)])
+    more = messages([(1, "k", 1, b"us"), (0, "j", 1, None)])
+    results = merge(more, merging.memory, merging.count, 3, source=b"a-merged", **merging.how)
+    assert results.column("value").to_pylist() == [b"eu"] * every
     names = ("out", "idempotent-update-skip", "tombstones-suppressed")
-    assert [merging.count[name] for name in names] == [1, 1, 1]
+    assert [merging.count[name] for name in names] == [1 + every, 1 - every, 1]
 
 
 def regional(spark: SparkSession, folder: Path, name: str, key: str = "id") -> Table:
