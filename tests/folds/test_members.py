@@ -340,8 +340,6 @@ def test_what_cannot_be_is_refused() -> None:
             bulk_column("it", "count_distinct", place, maps, "it")
         with pytest.raises(TopologyError, match="collect_set: it is .*, and maps cannot be compared; write array_sort"):
             collected_column("it", "collect_set", place, order=[], schema=maps, text="it", **ALONE)
-    with pytest.raises(TopologyError, match=r"string_agg: n is int64, text or binary is needed; cast it to string"):
-        collected_column("it", "string_agg", N, order=[KEY], schema=VALUE, text="n", **ALONE)
     with pytest.raises(TopologyError, match=r"max_by: l is list.*, which has no order here; cast it"):
         first_column("it", "max_by", T, by=L, schema=VALUE, text="l", most=None)
     with pytest.raises(TopologyError, match=r"collect_list: l is list.*, which has no order here; cast it"):

@@ -89,16 +89,14 @@ def test_every_kind_of_stage_has_a_spec() -> None:
     assert {type(spec) for spec, *_ in PLAIN} == kinds
 
 
-@pytest.mark.parametrize("spec", [spec for spec, *_ in PLAIN])
-def test_a_spec_travels_small(spec: StageSpec) -> None:
+@pytest.mark.parametrize(("spec", "takes", "tags"), PLAIN)
+def test_a_stage_takes_messages_of_its_kinds_alone_and_travels_small(
+    spec: StageSpec, takes: tuple[pa.Schema, ...], tags: bytes
+) -> None:
     """The spec goes to each task of each batch."""
     pickled = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
     assert pickle.loads(pickled) == spec
     assert len(pickled) < 1_100
-
-
-@pytest.mark.parametrize(("spec", "takes", "tags"), PLAIN)
-def test_a_stage_takes_messages_of_its_kinds_and_no_others(spec: StageSpec, takes: tuple[pa.Schema, ...], tags: bytes) -> None:
     for schema in KINDS:
         messages = Messages([schema.empty_table()], 0)
         if schema in takes:
