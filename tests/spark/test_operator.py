@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from fkjoin.codec.messages import SUBSCRIPTION, SUMS
+from fkjoin.codec.messages import SUMS
 from fkjoin.errors import FormatError
 from fkjoin.spark import specs
 from fkjoin.spark.buckets import bucket_ids
@@ -24,7 +24,7 @@ from fkjoin.stages.counters import Counters
 from fkjoin.state import MemoryStore
 from tests.support.engine import Handle, LocalEngine
 from tests.support.oracle import Change
-from tests.support.specs import KINDS, PLAIN, STATE
+from tests.support.specs import KINDS, PLAIN
 
 
 def frames_of(spec: StageSpec) -> list[pd.DataFrame]:
@@ -108,10 +108,3 @@ def test_a_stage_takes_messages_of_its_kinds_alone_and_travels_small(
             ):
                 spec.run(messages, MemoryStore(), Counters())
     assert spec.highwater_tags == tags
-
-
-def test_the_error_names_the_messages_that_came_and_those_that_are_taken() -> None:
-    spec, other = specs.ResolveSpec(STATE), pa.table({"id": [1], "name": ["x"]})
-    for table, came in ((SUBSCRIPTION.empty_table(), "subscriptions"), (other, "a table of id, name")):
-        with pytest.raises(FormatError, match=f"a resolve stage takes answers and joined rows, but received {came}: a worker"):
-            spec.run(Messages([table], 0), MemoryStore(), Counters())
