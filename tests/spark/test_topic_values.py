@@ -216,7 +216,7 @@ def require_same(table: TablePlan, key: Any, value: Any, monkeypatch: pytest.Mon
 def test_workers_make_the_records_that_sparks_expressions_make(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they cannot make is left to Spark: Java spells doubles in its own way, and keys stay byte by byte what they were."""
+    """Spark makes what they cannot: Java spells doubles in its own way, and keys stay byte by byte what they were."""
     small(spark, tmp_path)
     texts = by_hand(spark, tmp_path / "texts", "id string")
     require_same(texts, None, None, monkeypatch, positions=True)
