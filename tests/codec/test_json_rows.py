@@ -124,13 +124,11 @@ def test_what_has_the_schemas_types_is_read_together(lines: list[str]) -> None:
         ('{"text": 1.50, "long": 1.0, "double": "NaN"}', {"text": "1.50", "double": math.nan}),
         ('{"text": {"a": [1, 2.50, "é\\n"]}, "long": "5", "truth": "true"}', {"text": '{"a":[1,2.50,"é\\n"]}'}),
         ('{"text": true, "long": 9223372036854775808, "int": 2147483648}', {"text": "true"}),
-        ('{"text": false, "double": 1e400}', {"text": "false"}),
         ('{"text": "a", "double": Inf}', {}),
         ('{"text": "a", "other": [-Inf ]}', {}),
         ('{"text": "a", "other": -NaN}', {}),
         ('{"text": "Inf, -NaN"}', {"text": "Inf, -NaN"}),
         ('{"text": "a"}, "other": {"b": 1}', {}),
-        ('{"text": "a"}, "other": 1', {}),
         ('{"long": 3, "long": 4, "double": "-Infinity", "inner": {"text": 5, "long": "no"}}',
          {"long": 4, "double": -math.inf, "inner": {"text": "5", "long": None}}),
         ('{"list": [1, "x"], "inner": [1], "text": []}', {"text": "[]"}),
@@ -144,7 +142,6 @@ def test_what_has_the_schemas_types_is_read_together(lines: list[str]) -> None:
         ('{"double": 1.7976931348623158e308, "float": 0.5}', {"double": 1.7976931348623157e308, "float": 0.5}),
         ('{"double": -1e308, "float": -3.4028235677973366e38}', {"double": -1e308}),
         ('{"double": -Infinity, "float": NaN}', {"double": -math.inf, "float": math.nan}),
-        ("{'text': 'a'}", {}),
         ("[" * 200_000, {}),
         ('{"text": "deep", "other": ' + "[" * 199 + "]" * 199 + "}", {"text": "deep"}),
         ('{"text": "deep", "other": ' + "[" * 200 + "]" * 200 + "}", {}),
@@ -183,7 +180,8 @@ def test_no_text_is_no_row() -> None:
 
 
 def test_types_that_are_left_to_spark() -> None:
-    assert parsable(KIND)
+    assert parsable(WHOLE)
+    assert parsable(pa.struct([("m", pa.map_(pa.string(), pa.float32()))]))
     for kind in (pa.null(), pa.uint8(), pa.float16(), pa.map_(pa.int64(), pa.string())):
         assert not parsable(pa.struct([("a", pa.struct([("b", pa.list_(kind))]))]))
     assert not parsable(pa.struct([("a", pa.int64()), ("a", pa.int64())]))

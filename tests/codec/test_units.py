@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fkjoin.codec.json_read import Reading, _single, parsable, read_objects, read_together
+from fkjoin.codec.json_read import Reading, _single, read_objects, read_together
 from fkjoin.codec.units import Unit, from_connect, from_names
 from fkjoin.errors import TopologyError
 from fkjoin.spark.schemas import kind_text
@@ -58,7 +58,6 @@ MICROS, MILLIS, NANOS_, DAYS = Unit("micros"), Unit("millis"), Unit("nanos"), Un
     ("kind", "unit", "value", "wanted"),
     [
         ("local", MICROS, "1690366967048491", at("2023-07-26 10:22:47.048491")),
-        ("local", MILLIS, "1690366967048", at("2023-07-26 10:22:47.048")),
         ("local", NANOS_, "1690366967048491123", at("2023-07-26 10:22:47.048491")),
         ("local", NANOS_, "-1", at("1969-12-31 23:59:59.999999")),
         ("local", Unit("seconds"), "1690366967.5", at("2023-07-26 10:22:47.5")),
@@ -74,7 +73,6 @@ MICROS, MILLIS, NANOS_, DAYS = Unit("micros"), Unit("millis"), Unit("nanos"), Un
         ("span", None, '"P0Y0M1DT2H3M4.0S"', datetime.timedelta(days=1, hours=2, minutes=3, seconds=4)),
         ("price", Unit("base64", scale=2), '"1234"', Decimal("-26588.24")),
         ("price", Unit("text"), '"1234"', Decimal("1234.00")),
-        ("price", Unit("base64"), '"AeI="', Decimal("4.82")),
         ("price", None, '{"scale": 3, "value": "AeI="}', Decimal("0.48")),
         ("price", None, "12.505", Decimal("12.51")),
         ("price", Unit("unsure"), '"12.50"', Decimal("12.50")),
@@ -96,7 +94,6 @@ def test_a_value_is_read_by_its_unit(kind: str, unit: Unit | None, value: str, w
         ('"2023-03-26 02:30:00"', None, "Europe/Berlin", "2023-03-26 01:30:00+00:00"),
         ('"2023-10-29 02:30:00"', None, "Europe/Berlin", "2023-10-29 00:30:00+00:00"),
         ('"2023-07"', None, "UTC", "2023-07-01 00:00:00+00:00"),
-        ("1690366967048", MILLIS, "UTC", "2023-07-26 10:22:47.048+00:00"),
         ("1690366967048", MILLIS, "Asia/Tokyo", "2023-07-26 10:22:47.048+00:00"),
     ],
 )
@@ -158,10 +155,7 @@ def test_an_odd_schema_part_tells_no_units(odd: Any) -> None:
     assert not any((from_connect(odd, pa.struct(list(SCHEMA))) or {}).values())
 
 
-def test_types_that_can_be_read() -> None:
+def test_a_map_is_read_by_its_texts() -> None:
     by_text = pa.struct([("m", pa.map_(pa.string(), pa.float32()))])
-    assert parsable(ROW)
-    assert parsable(by_text)
-    assert not parsable(pa.struct([("m", pa.map_(pa.int64(), pa.string()))]))
-    found = read_objects(pa.array(['{"m": {"a": 1.5, "b": null}}', "{}"]), by_text)
-    assert found.rows.to_pylist() == [{"m": [("a", 1.5), ("b", None)]}, {"m": None}]
+    read_rows = read_objects(pa.array(['{"m": {"a": 1.5, "b": null}}', "{}"]), by_text)
+    assert read_rows.rows.to_pylist() == [{"m": [("a", 1.5), ("b", None)]}, {"m": None}]

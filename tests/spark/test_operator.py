@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from fkjoin.codec.messages import SUBSCRIPTION, SUMS
+from fkjoin.codec.messages import SUMS
 from fkjoin.errors import FormatError
 from fkjoin.spark import specs
 from fkjoin.spark.buckets import bucket_ids
@@ -24,7 +24,7 @@ from fkjoin.stages.counters import Counters
 from fkjoin.state import MemoryStore
 from tests.support.engine import Handle, LocalEngine
 from tests.support.oracle import Change
-from tests.support.specs import KINDS, PLAIN, STATE
+from tests.support.specs import KINDS, PLAIN
 
 
 def frames_of(spec: StageSpec) -> list[pd.DataFrame]:
@@ -89,16 +89,14 @@ def test_every_kind_of_stage_has_a_spec() -> None:
     assert {type(spec) for spec, *_ in PLAIN} == kinds
 
 
-@pytest.mark.parametrize("spec", [spec for spec, *_ in PLAIN])
-def test_a_spec_travels_small(spec: StageSpec) -> None:
+@pytest.mark.parametrize(("spec", "takes", "tags"), PLAIN)
+def test_a_stage_takes_messages_of_its_kinds_alone_and_travels_small(
+    spec: StageSpec, takes: tuple[pa.Schema, ...], tags: bytes
+) -> None:
     """The spec goes to each task of each batch."""
     pickled = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
     assert pickle.loads(pickled) == spec
     assert len(pickled) < 1_100
-
-
-@pytest.mark.parametrize(("spec", "takes", "tags"), PLAIN)
-def test_a_stage_takes_messages_of_its_kinds_and_no_others(spec: StageSpec, takes: tuple[pa.Schema, ...], tags: bytes) -> None:
     for schema in KINDS:
         messages = Messages([schema.empty_table()], 0)
         if schema in takes:
@@ -110,10 +108,3 @@ def test_a_stage_takes_messages_of_its_kinds_and_no_others(spec: StageSpec, take
             ):
                 spec.run(messages, MemoryStore(), Counters())
     assert spec.highwater_tags == tags
-
-
-def test_the_error_names_the_messages_that_came_and_those_that_are_taken() -> None:
-    spec, other = specs.ResolveSpec(STATE), pa.table({"id": [1], "name": ["x"]})
-    for table, came in ((SUBSCRIPTION.empty_table(), "subscriptions"), (other, "a table of id, name")):
-        with pytest.raises(FormatError, match=f"a resolve stage takes answers and joined rows, but received {came}: a worker"):
-            spec.run(Messages([table], 0), MemoryStore(), Counters())

@@ -263,14 +263,11 @@ DEEP = """it {
 KINDS: list[tuple[int | str, str, pa.DataType, Any]] = [
     (STAMP, WHEN, pa.string(), "2023-07-26T10:22:47.048491999Z"),
     (STAMP, "it {}", INSTANT, EPOCH),
-    (STAMP, WHEN, CLOCK, "it: 2023-07-26 10:22:47.048491+00:00 has a time zone; take a timestamp column"),
     (STAMP, WHEN, pa.int64(), "give the column the type that it has"),
     (STAMP, "it {nanos: -1}", INSTANT, "ValueError: 0 s and -1 ns are not a google.protobuf.Timestamp"),
     (STAMP, "it {nanos: -1}", pa.string(), "ValueError: Timestamp is not valid: "),
-    (STAMP, "it {seconds: 253402300800}", INSTANT, "ValueError: 253402300800 s and 0 ns are not a google.protobuf.Timestamp"),
     (DURATION, "it {seconds: -90 nanos: -500000000}", pa.string(), "-90.500s"),
     (DURATION, "it {seconds: -1 nanos: 500000000}", SPAN, "s and 500000000 ns are not a google.protobuf.Duration"),
-    (DURATION, f"it {{seconds: {1 << 62}}}", SPAN, "s and 0 ns are not a google.protobuf.Duration"),
     (STRUCT, DEEP, pa.string(), '{"a":{"x":"1"},"b":[true,null,"é"]}'),
     (STRUCT, DEEP, pa.map_(pa.string(), pa.string()), [("a", '{"x":"1"}'), ("b", '[true,null,"é"]')]),
     (".google.type.Date", "it {year: 2024 month: 2}", pa.date32(), "ValueError: day is out of range for month"),
@@ -280,11 +277,7 @@ KINDS: list[tuple[int | str, str, pa.DataType, Any]] = [
     (".confluent.type.Decimal", "it {}", pa.decimal128(5, 2), Decimal("0.00")),
     (".google.type.Decimal", "it {}", pa.decimal128(5, 2), Decimal("0.00")),
     (F.TYPE_UINT64, f"it: {1 << 63}", pa.int64(), "it: "),
-    (F.TYPE_UINT32, f"it: {1 << 31}", pa.int32(), "it: "),
-    (F.TYPE_INT64, f"it: {(1 << 53) + 1}", pa.float64(), "it: a double column cannot store 9007199254740993 exactly; take a"),
-    (F.TYPE_INT64, "it: 1690366967048491", INSTANT, 'is a number without a unit; give units={"it": "micros"}'),
     (F.TYPE_STRING, 'it: "2023-07-26T12:22:47.048491+02:00"', INSTANT, MOMENT),
-    (F.TYPE_BYTES, 'it: "ab"', pa.string(), "it: bytes are not text; take a binary column"),
 ]
 
 

@@ -25,6 +25,7 @@ from fkjoin.state.segments import Meta
 from tests.support.engine import Handle, LocalEngine
 from tests.support.operators import Join
 from tests.support.oracle import Change, Joined, apply, batch_join, messages
+from tests.support.sampling import sampled
 from tests.support.stores import contents
 
 NAMES = "rekey", "subscription", "resolve"
@@ -94,8 +95,10 @@ def _counted(count: Counters) -> dict[str, int]:
     return {name: number for name, number in count.items() if not name.endswith(("-ms", "-bytes"))}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", sampled(range(4), range(1)))
 def test_stages_do_as_apart(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first seed has empty batches, and loses attempts before and after the commit of each store."""
     rng, version = random.Random(seed), 0
     for name in ("shared", "apart"):
         (tmp_path / name).mkdir(mode=0o700)

@@ -198,44 +198,37 @@ def typed(rng: random.Random, kind: pa.DataType, rows: int, nulls: float) -> pa.
 CONCAT = "concat('{\"order\":', left.whole, ',\"customer\":', right.name, '}')"
 
 
-@pytest.mark.parametrize(
-    ("key_type", "key", "value", "positions"),
-    [
-        ("id string", None, None, True),
-        ("id string", "string", CONCAT, False),
-        ("id string", Json(""), lambda: F.concat(F.lit("<"), F.col("id"), F.col("left.whole")), False),
-        ("id string", "bytes", "right.name", True),
-        ("id string", None, "LEFT.Whole || concat(id, concat('', id)) as it", False),
-        ("id string", None, "'only this'", False),
-        ('id bigint, `a "pa\trt"` string', None, None, False),
-    ],
-)
-def test_workers_make_the_records_that_sparks_expressions_make(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_type: str, key: Any, value: Any, positions: bool
-) -> None:
-    small(spark, tmp_path)
-    given = by_hand(spark, tmp_path, key_type)
+def require_same(table: TablePlan, key: Any, value: Any, monkeypatch: pytest.MonkeyPatch, *, positions: bool = False) -> None:
+    """Require that workers make the records that Spark's expressions make."""
     roots = RootsOf.topics(2, ["orders"]) if positions else None
     monkeypatch.setattr("fkjoin.sinks.kafka._roots", lambda _: roots)
-    sink = Kafka("joined", "nowhere:1", key, value() if callable(value) else value, positions=positions)
-    expected, found = by_spark(given, sink, roots), by_workers(given, sink)
-    assert found is not None
-    assert len(found) == len(expected) == 80
-    assert len({row.value is None for row in found}) == 2
-    for ours, theirs in zip(found, expected, strict=True):
+    sink = Kafka("joined", "nowhere:1", key, value, positions=positions)
+    expected, result = by_spark(table, sink, roots), by_workers(table, sink)
+    assert result is not None
+    assert len(result) == len(expected) == 80
+    assert len({row.value is None for row in result}) == 2
+    for ours, theirs in zip(result, expected, strict=True):
         assert ours.asDict() == theirs.asDict()
     if positions:
-        assert {json.loads(row.headers[0].value)[0][0]["topic"] for row in found} == {"orders"}
+        assert {json.loads(row.headers[0].value)[0][0]["topic"] for row in result} == {"orders"}
 
 
-def test_what_workers_cannot_make_is_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Java spells doubles in its own way, and keys stay byte by byte what they were."""
+def test_workers_make_the_records_that_sparks_expressions_make(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark makes what they cannot: Java spells doubles in its own way, and keys stay byte by byte what they were."""
     small(spark, tmp_path)
     texts = by_hand(spark, tmp_path / "texts", "id string")
+    require_same(texts, None, None, monkeypatch, positions=True)
+    require_same(texts, "string", CONCAT, monkeypatch)
+    require_same(texts, Json(""), F.concat(F.lit("<"), F.col("id"), F.col("left.whole")), monkeypatch)
+    require_same(texts, "bytes", "right.name", monkeypatch)
+    require_same(texts, None, "LEFT.Whole || concat(id, concat('', id)) as it", monkeypatch)
+    require_same(texts, None, "'only this'", monkeypatch)
+    require_same(by_hand(spark, tmp_path / "both", 'id bigint, `a "pa\trt"` string'), None, None, monkeypatch)
     registry = Registry("json", "a int", "http://nowhere")
     others = "concat('n', left.n)", "concat(id, null)", "concat(array(id), array(id))"
     for value in ("upper(left.whole)", "concat(_operation, id)", "nothing.such", *others, registry):
         assert by_workers(texts, Kafka("joined", "nowhere:1", value=value)) is None
-    assert by_workers(texts, Kafka("joined", "nowhere:1", value="left.whole")) is not None
     doubles = by_hand(spark, tmp_path / "doubles", "id string, price double")
     assert by_workers(doubles, Kafka("joined", "nowhere:1")) is None

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkjoin.codec import versions
@@ -276,8 +275,7 @@ MOVES = st.tuples(st.dictionaries(st.integers(0, 1), st.integers(0, 50), max_siz
 """Times by source, and by how much the clock goes on."""
 
 
-@given(moves=st.lists(MOVES, min_size=8, max_size=20), idle=st.sampled_from([None, 5, 10]))
-@settings(max_examples=300)
+@law(300, moves=st.lists(MOVES, min_size=8, max_size=20), idle=st.sampled_from([None, 5, 10]))
 def test_stream_time_is_the_least_of_sources_that_are_not_idle(moves: list[Any], idle: Any) -> None:
     """Clocks are set back, and queries do not run for longer than the idle time."""
     model, time, tick = Model(Windows(sources=2, idle=idle)), StreamTime.read(MemoryStore(), 2), 100

@@ -13,7 +13,7 @@ from fkjoin.spark import specs
 from fkjoin.spark.specs import StageSpec
 from fkjoin.state import StateError
 from tests.support.damage import HARMS, Damaging, another_process, damaged_stores, small_files
-from tests.support.operators import OPERATORS, Aggregated, Join, Operator
+from tests.support.operators import OPERATORS, Join, Operator
 from tests.support.sampling import EVERY, sampled
 
 HISTORIES, BATCHES = (150, 15) if EVERY else (1, 6)
@@ -21,7 +21,7 @@ HISTORIES, BATCHES = (150, 15) if EVERY else (1, 6)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("kind", sampled(OPERATORS, [Aggregated, Join]), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sampled(OPERATORS, [Join]), ids=lambda kind: kind.__name__)
 def test_a_table_is_right_whatever_happens_to_files(kind: type[Operator], tmp_path: Path) -> None:
     seen = Counter[str]()
     for seed in range(HISTORIES):

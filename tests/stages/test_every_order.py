@@ -431,17 +431,8 @@ def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, choice: str = "newest
 
 def test_a_broken_rule_is_found_and_the_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     taking_all("resolve", monkeypatch)
-    with pytest.raises(WrongEndError) as found:
+    with pytest.raises(WrongEndError, match=r"takes(.*\n)+.*\('x', None\), and the final tables to \('x', 'p'\)"):
         join("left").check(join_cases(2, 1, "left"))
-    *_, last = told = str(found.value).strip().splitlines()
-    assert "('x', None), and the final tables to ('x', 'p')" in last
-    assert len(told) < 15
-
-
-def test_what_a_broken_rule_does_in_one_query_is_found_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     taking_all("sides", monkeypatch, "newest_rows")
-    with pytest.raises(WrongEndError) as found:
+    with pytest.raises(WrongEndError, match=r"\n.*right(.*\n)+.*\('x', 'p'\), and the final tables to \('x', 'q'\)"):
         join("left", in_order=True).lockstep(join_cases(1, 2, "left"))
-    *batches, end = str(found.value).strip().splitlines()
-    assert len(batches) == 3
-    assert "('x', 'p'), and the final tables to ('x', 'q')" in end

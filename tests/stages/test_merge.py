@@ -112,32 +112,40 @@ def test_a_reader_of_the_positions_of_a_merge_ends_with_its_rows(events: list[Ev
     assert found == overlaid(events)
 
 
-def test_every_update_is_sent_if_wanted() -> None:
-    merging = Merging(every=True)
+@pytest.mark.parametrize("every", [False, True])
+def test_what_is_not_sent_is_counted_and_every_update_is_sent_if_wanted(every: bool) -> None:
+    merging = Merging(every=every)
     merging.batch([(0, "k", 1, b"eu")])
-    store = merging.memory
-    made = merge(messages([(1, "k", 1, b"us"), (0, "j", 1, None)]), store, Counters(), 3, source=b"a-merged", **merging.how)
-    assert made.column("value").to_pylist() == [b"eu"]
-
-
-def test_what_is_not_sent_is_counted() -> None:
-    merging = Merging()
-    merging.batch([(0, "k", 1, b"eu")])
-    merging.batch([(1, "k", 1, b"us"), (0, "j", 1, None)])
+    more = messages([(1, "k", 1, b"us"), (0, "j", 1, None)])
+    results = merge(more, merging.memory, merging.count, 3, source=b"a-merged", **merging.how)
+    assert results.column("value").to_pylist() == [b"eu"] * every
     names = ("out", "idempotent-update-skip", "tombstones-suppressed")
-    assert [merging.count[name] for name in names] == [1, 1, 1]
+    assert [merging.count[name] for name in names] == [1 + every, 1 - every, 1]
 
 
 def regional(spark: SparkSession, folder: Path, name: str, key: str = "id") -> Table:
     schema = "id string, customer string, items bigint, lsn bigint, op string"
-    (folder / name).mkdir(exist_ok=True)
+    (folder / name).mkdir()
     about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "schema": schema}
     return Table.from_files(spark, folder / name, key=key, **about)
 
 
-def test_what_is_kept_of_a_merged_table_can_be_read_and_looked_up(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, buckets=2, partitions=2)
+def test_a_merged_table_is_kept_and_looked_up_and_one_of_other_keys_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path, buckets=2)
     eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us")
+    refusals: list[tuple[list[Any], str]] = [
+        ([], "merge: 1 to 99 other tables are needed, these are 0"),
+        (["us"], r"others\[0\]: a Table is needed, this is a str"),
+        (
+            [regional(spark, tmp_path, "asia", "customer")],
+            r"others\[0\]: the key of asia is customer string, and the key of eu is",
+        ),
+    ]
+    for others, words in refusals:
+        with pytest.raises(TopologyError, match=words):
+            eu.merge(*others)
+    with pytest.raises(TopologyError, match="positions: eu is not read from a topic"):
+        eu.merge(us).to_kafka("t", "b", checkpoint="c", positions=True)
     orders = eu.merge(us, name="orders", validate=True).materialize("all-orders")
     for folder, lines in (("eu", [("1", 1, "u"), ("2", 2, "d")]), ("us", [("1", 10, "u"), ("3", 30, "u")])):
         rows = [{"id": key, "customer": "a", "items": items, "op": op, "lsn": 1} for key, items, op in lines]
@@ -148,19 +156,3 @@ def test_what_is_kept_of_a_merged_table_can_be_read_and_looked_up(spark: SparkSe
     assert verify(spark, tmp_path / "checkpoint") == []
     (entry,) = look_up(saved_stores(spark, tmp_path / "checkpoint"), "orders", "3")
     assert (entry["kind"], entry["row"]["items"], entry["gone"]) == ("merged", 30, False)
-
-
-def test_tables_that_cannot_be_merged_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    eu, us, other = (
-        regional(spark, tmp_path, "eu"),
-        regional(spark, tmp_path, "us"),
-        regional(spark, tmp_path, "asia", "customer"),
-    )
-    with pytest.raises(TopologyError, match="merge: 1 to 99 other tables are needed, these are 0"):
-        eu.merge()
-    with pytest.raises(TopologyError, match=r"others\[0\]: a Table is needed, this is a str"):
-        eu.merge("us")  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match=r"others\[0\]: the key of asia is customer string, and the key of eu is id string"):
-        eu.merge(other)
-    with pytest.raises(TopologyError, match="positions: eu is not read from a topic"):
-        eu.merge(us).to_kafka("t", "b", checkpoint="c", positions=True)

@@ -66,12 +66,6 @@ def test_values_that_change_ask_no_right_table() -> None:
     assert running.joined == {"k": ("y", "first", "second")}
     assert running.stores[1].items() == before
     assert running.count[counters.ANSWERS] == 2, "of the two subscriptions of the first batch"
-    running.batch([Change(LEFT, "k", 3, "y", ("b", "b"))])
-    assert running.joined == {}, "there is no first right row of that name"
-    running.batch([Change(0, "a", 2, "other"), Change(1, "b", 2, "last")])
-    assert running.joined == {}
-    running.batch([Change(LEFT, "k", 4, "y", ("a", "b"))])
-    assert running.joined == {"k": ("y", "other", "last")}
 
 
 def test_what_changes_nothing_is_dropped_and_counted() -> None:

@@ -167,11 +167,3 @@ def test_every_stage_that_reads_a_topic_ends_the_same_however_it_is_read(stage: 
         while any(waiting):
             kept.batch([one for parts in waiting if parts for one in parts.pop(0)])
         assert kept.live == {key: value for key, value in wanted.items() if value is not None}
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_restart_of_a_source_is_counted_by_every_stage_that_reads_it(stage: str) -> None:
-    kept = Kept(stage)
-    kept.batch([Sent(Place(5, 0, 0), Change(False, b"a", b"5", 0))])
-    kept.batch([Sent(Place(1, 0, 0), Change(False, b"a", b"1", 0))], versions.topic_identity("orders", "made anew"))
-    assert (kept.count["source-restarts"], kept.rows[b"a"]) == (1, b"1")

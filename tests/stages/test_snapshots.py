@@ -1,4 +1,4 @@
-"""A snapshot handed over to a topic, and events of Debezium's own snapshots; ``test_record_order`` has rows among records."""
+"""Events of Debezium's own snapshots among changes; ``test_record_order`` has the rows of a snapshot among records."""
 
 from __future__ import annotations
 
@@ -10,27 +10,13 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, StructType
 
-from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
-from fkjoin.codec.messages import JOINED, table
+from fkjoin.codec.messages import JOINED
 from fkjoin.kafka import Debezium
 from fkjoin.kafka.formats import key_reader, reader
 from fkjoin.spark.topic_records import TopicRecords
 from tests.support.laws import law
-from tests.support.topic_changes import OLDEST, TOPIC, Kept, Place, version
-
-
-@law(120, st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | st.binary(max_size=1)), max_size=9), st.data())
-def test_with_versions_of_the_users_changes_may_come_in_any_order(changes: list[Any], data: st.DataObject) -> None:
-    rows = dict.fromkeys(data.draw(st.sets(st.sampled_from([b"a", b"b", b"d"]))), b"of the snapshot")
-    read = [(versions.OLDEST, OLDEST, *row) for row in rows.items()]
-    read += [(number, Place(0, number % 3, 0), *change) for number, change in enumerate(changes)]
-    kept = Kept("resolve")
-    for number, place, key, row in data.draw(st.permutations(read)):
-        value = pa.array([row], BYTES)
-        kept.take(table(JOINED, pa.array([key], BYTES), version(place, before=(number,)), value, value.is_null(), np.zeros(1)))
-    final = {**rows, **dict(changes)}
-    assert kept.live == {key: value for key, value in final.items() if value is not None}
+from tests.support.topic_changes import TOPIC, Kept, Place, version
 
 
 class Capture:

@@ -63,6 +63,7 @@ EVENTS = st.lists(
 CLOCKS = st.lists(st.integers(0, 6 * RETENTION), min_size=6, max_size=6)
 """The time of each stage's clock in a batch; it says nothing about the batch before, or about another stage."""
 HISTORIES = st.lists(st.tuples(EVENTS, CLOCKS), max_size=12)
+History = list[tuple[list[Change], list[int]]]
 
 
 def times(now_ms: int) -> dict[str, int]:
@@ -87,19 +88,6 @@ def held(lefts: MemoryStore, rights: MemoryStore) -> list[Change]:
     """The rows that these stages hold."""
     rows = [event(True, key, version) for key, (version,) in live(lefts, b"d").items()]
     return rows + [event(False, key, version) for key, (version, *_) in live(rights, b"r").items()]
-
-
-@law(36, history=HISTORIES, how=st.sampled_from(["inner", "left"]))
-def test_a_join_is_that_of_the_rows_its_first_stages_hold(history: list[tuple[list[Change], list[int]]], how: str) -> None:
-    join = MemoryJoin(how, retention_ms=RETENTION)
-    for events, clocks in history:
-        join.batch(events, *clocks[:3])
-        assert join.joined == wanted(how, join.stores)
-        left = [event(True, key, version) for key, (version,) in live(join.stores[0], b"d").items()]
-        names = [row.foreign_key for row in left if row.foreign_key is not None]
-        assert len(live(join.stores[1], b"s")) == len(names)
-        kept = {key for key, _ in join.stores[2].items()}
-        assert kept == {b"d" + row.key for row in left}, "a stage that is told keeps no marks of its own"
 
 
 @pytest.mark.parametrize("staged", [False, True])
@@ -129,15 +117,26 @@ def second_name(row: bytes) -> bytes | None:
     return (*NAMES, None)[row[-1] % 3]
 
 
+def require_held(join: MemoryJoin, how: str) -> None:
+    """Require that a join shows the rows that its first stages hold, and keeps nothing else."""
+    assert join.joined == wanted(how, join.stores)
+    left = [event(True, key, version) for key, (version,) in live(join.stores[0], b"d").items()]
+    names = [row.foreign_key for row in left if row.foreign_key is not None]
+    assert len(live(join.stores[1], b"s")) == len(names)
+    entries = {key for key, _ in join.stores[2].items()}
+    assert entries == {b"d" + row.key for row in left}, "a stage that is told keeps no marks of its own"
+
+
 @law(60, history=HISTORIES, more=st.lists(EVENTS, min_size=12, max_size=12), how=st.sampled_from(["inner", "left"]))
-def test_joins_in_a_row_are_joins_of_what_the_one_before_shows(
-    history: list[tuple[list[Change], list[int]]], more: list[list[Change]], how: str
+def test_a_join_is_of_the_rows_its_first_stages_hold_and_joins_in_a_row_of_what_the_one_before_shows(
+    history: History, more: list[list[Change]], how: str
 ) -> None:
     """A join as the right table of another, and that one as the left table of a third: also where rows' versions go back."""
     first = MemoryJoin(how, retention_ms=RETENTION)
     second, third = (MemoryJoin("left", made=made, retention_ms=RETENTION) for made in ((False, True), (True, False)))
     for (events, clocks), others in zip(history, more, strict=False):
         results = changes_of(first.batch(events, *clocks[:3]), lambda _: None)
+        require_held(first, how)
         lefts = [change._replace(foreign_key=change.foreign_key and KEYS[change.version % 2]) for change in others]
         results = second.process(messages(lefts, left=True), results, *clocks[3:])
         apply(results, second.joined)
@@ -191,7 +190,7 @@ def rows_by_group(store: MemoryStore) -> list[int]:
 
 
 @law(36, history=HISTORIES)
-def test_an_aggregate_is_of_the_rows_that_regroup_holds(history: list[tuple[list[Change], list[int]]]) -> None:
+def test_an_aggregate_is_of_the_rows_that_regroup_holds(history: History) -> None:
     stores, count, shown = (MemoryStore(), MemoryStore()), Counters(), dict[bytes, int]()
     for events, clocks in history:
         grouped = regroup(rows_of(events), stores[0], count, as_read=True, **times(clocks[0]))
@@ -201,9 +200,7 @@ def test_an_aggregate_is_of_the_rows_that_regroup_holds(history: list[tuple[list
 
 
 @law(36, history=HISTORIES, how=st.sampled_from([("inner", "left"), ("left", "left")]))
-def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(
-    history: list[tuple[list[Change], list[int]]], how: tuple[str, str]
-) -> None:
+def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(history: History, how: tuple[str, str]) -> None:
     def row(change: Change) -> list[multi_join.Change]:
         text = None if change.value is None else change.value.decode()
         foreign = tuple((None, "a", "b")[(change.version // by) % 3] for by in (3, 9))
@@ -223,7 +220,7 @@ def test_a_multi_way_join_is_that_of_the_rows_its_first_stages_hold(
 
 
 @law(36, history=HISTORIES)
-def test_each_right_row_has_the_left_rows_that_rekey_holds(history: list[tuple[list[Change], list[int]]]) -> None:
+def test_each_right_row_has_the_left_rows_that_rekey_holds(history: History) -> None:
     maps = child_rows.Maps()
     for events, clocks in history:
         maps.batch(events, *clocks[:2], retention_ms=RETENTION)
@@ -231,9 +228,7 @@ def test_each_right_row_has_the_left_rows_that_rekey_holds(history: list[tuple[l
 
 
 @law(36, history=HISTORIES, others=st.lists(EVENTS, min_size=12, max_size=12))
-def test_a_merge_is_of_the_rows_that_it_holds_and_of_those_a_join_shows(
-    history: list[tuple[list[Change], list[int]]], others: list[list[Change]]
-) -> None:
+def test_a_merge_is_of_the_rows_that_it_holds_and_of_those_a_join_shows(history: History, others: list[list[Change]]) -> None:
     """A mark in the merge knows nothing of a join's row that comes back."""
     join, store, shown = MemoryJoin("left", retention_ms=RETENTION), MemoryStore(), dict[bytes, bytes]()
     for (events, clocks), more in zip(history, others, strict=False):
@@ -296,14 +291,13 @@ class Staged:
             round_of([])
 
 
+Steps = list[tuple[list[Change], int]]
 STEPS = st.lists(st.tuples(EVENTS, st.sampled_from([0, 10, APART, RETENTION // 2, RETENTION, 3 * RETENTION])), max_size=12)
 """Changes, and how much time passes after them; what is under way arrives before long."""
 
 
 @law(36, steps=STEPS, seed=st.integers(0, 1000), how=st.sampled_from(["inner", "left"]))
-def test_a_staged_join_is_that_of_the_rows_its_first_stages_hold(
-    steps: list[tuple[list[Change], int]], seed: int, how: str
-) -> None:
+def test_a_staged_join_is_that_of_the_rows_its_first_stages_hold(steps: Steps, seed: int, how: str) -> None:
     joined = Joined()
     staged = Staged(np.random.default_rng(seed), subscription=SUBSCRIPTION, resolve=ANSWER)
 
@@ -323,7 +317,7 @@ def test_a_staged_join_is_that_of_the_rows_its_first_stages_hold(
 
 
 @law(36, steps=STEPS, seed=st.integers(0, 1000))
-def test_a_staged_aggregate_is_of_the_rows_that_regroup_holds(steps: list[tuple[list[Change], int]], seed: int) -> None:
+def test_a_staged_aggregate_is_of_the_rows_that_regroup_holds(steps: Steps, seed: int) -> None:
     staged, shown = Staged(np.random.default_rng(seed), groups=GROUPED), dict[bytes, int]()
 
     def round_of(events: list[Change]) -> None:

@@ -62,7 +62,7 @@ def test_a_repeated_attempt_sends_what_the_failed_one_would_have_sent(
     for seed in range(20 if EVERY else 1):
         rng, version, stopped = random.Random(seed), 0, 0
         retried, plain = (kind(tmp_path / f"{seed}-{name}", random.Random(seed)) for name in ("retried", "plain"))
-        for number in range(6 if EVERY else 3):
+        for number in range(6 if EVERY else 2):
             batch = [retried.change(rng, version + at) for at in range(rng.randint(1, 12))]
             version += len(batch)
             with monkeypatch.context() as patched:
