@@ -103,7 +103,7 @@ def fkjoin_here(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(spark), "stop", lambda session: None)
 
     def call(*arguments: object) -> str:
-        small(spark, tmp_path)
+        small(spark, tmp_path, buckets=2)
         command = [*map(str, arguments), "--spark-log", str(tmp_path / "spark.log")]
         return str(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
 
