@@ -85,16 +85,13 @@ class EmitDecision(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Which rows are gone, and how long tombstone markers of them are kept."""
+    """The rows that are gone, and how long their tombstone markers are kept."""
 
     gone: Bools
     due_ms: int
-    """When the markers end, in milliseconds since 1970."""
+    """The end of the markers, in milliseconds since 1970."""
     in_order: bool | Bools = False
-    """What comes in order (all of it, or which rows) is never stale.
-
-    Of its rows that are gone nothing is kept.
-    """
+    """True for rows that come in order: they are never stale, and leave no markers."""
 
 
 def entries(

@@ -138,7 +138,7 @@ def newest_rows(
 ) -> Newest:
     """Choose ``rows`` as they were read, by ``newest_only``.
 
-    Their values, and those of each ``row`` that is held, break ties.
+    The rows' values break ties, and each ``row`` that is held has one.
     """
 
     def contents() -> tuple[Bytes, Bytes]:
