@@ -1,19 +1,20 @@
-"""The page of a job in a real browser.
-
-Metrics of a query that runs: tests/metrics/test_metrics.py, tests/jobs/test_job.py; a job's page: tests/jobs/test_follower.py.
-"""
+"""The page of a running job, in a real browser, and its metrics as Prometheus reads them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from fkjoin.checkpoint.progress import QueryPhase
 from fkjoin.metrics import Metrics
@@ -22,8 +23,49 @@ from fkjoin.metrics.report import Activity, Mode
 from fkjoin.metrics.server import ClientAccess
 from fkjoin.plan.describe.steps import Step, StepStage
 from fkjoin.sinks import counts
+from integration.machine import Process, free_port
 from integration.tab import Tab
+from tests.support.job_files import GOOD, job
 from tests.support.progress import progress
+from tests.support.queries import write_lines
+
+SUBSCRIBERS = 1_200
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """The address of the page of a running job, with a batch that has a hot key."""
+    orders = [{"id": number, "customer": "Ada & <b>", "amount": 1, "lsn": number, "op": "u"} for number in range(SUBSCRIBERS)]
+    write_lines(tmp_path / "orders", "1", orders)
+    write_lines(tmp_path / "customers", "1", [{"customer": "Ada & <b>", "name": "Ada", "lsn": 1}])
+    path = job(tmp_path, GOOD.replace('trigger = "available-now"', 'trigger = "1 second"'))
+    port = free_port()
+    here = f"http://127.0.0.1:{port}/"
+    command = [sys.executable, "-m", "fkjoin", "run", path, "--ui", str(port), "--spark-log", tmp_path / "spark.log"]
+    process = Process(tmp_path, command)
+    try:
+        process.wait_for("each order's row", lambda: done_at(here)[1] == SUBSCRIBERS)
+        write_lines(tmp_path / "customers", "2", [{"customer": "Ada & <b>", "name": "Grace", "lsn": 2}])
+        process.wait_for("a second batch", lambda: done_at(here)[0] == 2)
+        assert f"{here} shows the job" in (tmp_path / "out.txt").read_text()
+        yield here
+        assert process.terminate() == 0
+    finally:
+        process.kill()
+
+
+def done_at(address: str) -> tuple[int, int]:
+    """The number of batches that the page's query has had by now, and of rows that came out of its join."""
+    try:
+        query = json.loads(read(f"{address}status.json"))["queries"]["sink-out"]
+        return query["batches"], query["totals"]["joined"]["out"]
+    except (OSError, KeyError):  # the page, or the query, is not there yet
+        return 0, 0
+
+
+def read(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +73,28 @@ def tab(browser: str) -> Iterator[Tab]:
     made = Tab(browser)
     yield made
     made.close()
+
+
+def test_a_running_job_can_be_watched(address: str, tab: Tab) -> None:
+    tab.open(address)
+    tab.wait_for("hot", "Ada")
+    assert tab.evaluate("document.title").startswith("orders · ")
+    tab.wait_for("state", "Idle")
+    text = tab.evaluate("document.body.innerText")
+    for words in ("#1, ", "files have no lag", "1,202 rows since the start", "All numbers", "source customers"):
+        assert words in text, words
+    assert tab.each("#hot td", "it.innerHTML")[0] == '"Ada &amp; &lt;b&gt;"', "the hot key, as text"
+    tab.each('[data-step="fk_join joined"]', 'it.dispatchEvent(new MouseEvent("click", {bubbles: true}))')
+    tab.shows("detail", "Changes of left rows", "Results", f"{2 * SUBSCRIBERS:,}", "subscription")
+    tab.shows("detail", "Rows and keys", "foreign key")
+    assert tab.complaints == []
+
+    samples = [sample for family in text_string_to_metric_families(read(f"{address}metrics")) for sample in family.samples]
+    values = {(sample.name, *sorted(sample.labels.values())): sample.value for sample in samples}
+    assert values["fkjoin_out_total", "joined", "sink-out"] == 2 * SUBSCRIBERS
+    assert values["fkjoin_left_in_total", "joined", "sink-out"] == SUBSCRIBERS
+    assert values["fkjoin_fan_out_max", "joined", "sink-out"] == SUBSCRIBERS
+    assert values["fkjoin_state_bytes", "joined", "sink-out"] > 20 * SUBSCRIBERS
 
 
 STAGE = StepStage(
@@ -133,10 +197,10 @@ def test_a_box_of_the_map_is_chosen_with_the_keyboard(tab: Tab) -> None:
 
 
 def test_the_headline_says_how_the_job_is_and_what_is_below_says_why(tab: Tab) -> None:
-    with shown(tab, busy(**{"hot-key": '"C-<1>"', "fan-out-max": 2_000})):
+    with shown(tab, busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})):
         assert tab.text("state") == "Healthy"
         tab.shows("words", "100 rows read a second")
-        tab.shows("hot", '"C-<1>"', "joiner")  # what to do
+        tab.shows("hot", '"C-1"', "joiner")  # what to do
         counts.count("postgres shop.out", counts.LEFT_OUT, 1, ["id = 7: <b>too long</b>"])
         counts.count("postgres shop.out", counts.REPEATED, reasons=["connection refused"])
         tab.wait_for("state", "Failing")

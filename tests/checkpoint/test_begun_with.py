@@ -251,8 +251,6 @@ def test_without_operators_the_time_zone_is_compared(spark: SparkSession, tmp_pa
         begun_with.require_begun_with(replace(first), spark, place, plan, lambda: "a sink")
 
 
-pytestmark = pytest.mark.usefixtures("small_tables")
-
 Put = Callable[[str, str, dict[str, Any]], None]
 
 

@@ -150,8 +150,6 @@ def test_a_new_field_in_a_struct_is_reported_once(caplog: pytest.LogCaptureFixtu
     assert said == [f"table orders: its files have a new field {path}" for path in ("at.more", "list.c", "new")]
 
 
-pytestmark = pytest.mark.usefixtures("small_tables")
-
 LATE_FORMS: dict[str, dict[str, Any]] = {
     "json": {"format": "json"},
     "multiline": {"format": "json", "options": {"multiLine": False}},
@@ -226,9 +224,6 @@ def test_a_join_of_a_folder_with_itself_goes_on_when_folders_come(spark: SparkSe
     add(tmp_path, "json", "region=us/3", "o3")
     go_on()
     assert go_on() == [("eu", "o2", "x"), ("eu", "x", "x"), ("us", "o3", "x")]
-
-
-pytestmark = pytest.mark.usefixtures("small_tables")
 
 
 def orders(spark: SparkSession, folder: Path, **more: Any) -> Table:
