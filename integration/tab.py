@@ -83,7 +83,11 @@ class Tab:
 
     def wait(self, condition: str) -> None:
         ready = 'location.href !== "about:blank" && document.readyState === "complete"'
-        until(condition, lambda: self.evaluate(f"{ready} && {condition}"), pause_s=0.05)
+        try:
+            until(condition, lambda: self.evaluate(f"{ready} && {condition}"), pause_s=0.05)
+        except AssertionError as error:
+            error.add_note(f"requests: {self.requests}; complaints: {self.complaints}")
+            raise
 
     def wait_for(self, element: str, words: str) -> None:
         """Wait until the words are in the element with the id."""

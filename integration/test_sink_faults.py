@@ -276,6 +276,6 @@ FAULTS = {RESTORE: restored, SECOND: followed, OUTAGE: gone, KILLED: killed, BOT
 def test_a_sink_is_the_batch_join_after(
     fault: str, moment: str, kind: str, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, at: At
 ) -> None:
-    small(spark, tmp_path)
+    small(spark, tmp_path, buckets=2)
     request.getfixturevalue("monkeypatch").setattr(admin, "_TIMEOUT_S", 3)
     FAULTS[fault](Place(kind, spark, tmp_path, request), moment, at)
