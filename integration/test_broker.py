@@ -1,4 +1,4 @@
-"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart.
+"""Events at brokers and topics: topics that do not fit, aborted transactions, a restart, an outage.
 
 Jobs that publish twice, and bounded previews of topics.
 """
@@ -23,6 +23,7 @@ from fkjoin.metrics import watch
 from fkjoin.sessions.settings import PARTITIONS
 from fkjoin.sinks import preview
 from fkjoin.spark.on_spark import on_spark
+from tests.support.queries import write_lines
 from tests.support.sinks import finished
 
 from .broker import Broker, Record, Transactions
@@ -121,6 +122,43 @@ def positions(broker: Broker, topic: str) -> list[Any]:
 
 def times(broker: Broker, topic: str) -> list[int]:
     return [record.timestamp()[1] for record in broker.read(topic)]
+
+
+@pytest.mark.nightly
+def test_a_merge_says_where_its_rows_came_from(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """A reader takes the positions of both tables for a row's version (laws of it: tests/stages/test_merge.py)."""
+    broker.create("merge-eu", "merge-us", "merge-out", partitions=1)
+    eu, us = (from_topic(spark, broker, f"merge-{name}", Json("n int")) for name in ("eu", "us"))
+    everywhere = eu.merge(us, name="everywhere")
+    query = everywhere.to_kafka("merge-out", broker.bootstrap, checkpoint=tmp_path / "ck", positions=True)
+    steps = [("us", b"a", document(n=1)), ("eu", b"a", document(n=2)), ("us", b"b", document(n=3)), ("eu", b"a", None)]
+    for topic, key, value in steps:
+        broker.send(f"merge-{topic}", [Record(key, value)])
+        query.processAllAvailable()
+    query.stop()
+    sent = {topic: times(broker, f"merge-{topic}") for topic in ("eu", "us")}
+
+    def root(topic: str, offset: int, **more: Any) -> list[dict[str, Any]]:
+        record = {"topic": f"merge-{topic}", "partition": 0, "offset": offset}
+        return [record | {"timestamp": sent[topic][offset], **more}]
+
+    written = broker.read("merge-out")
+    assert [(record.key(), json.loads(record.value())["n"]) for record in written] == [
+        (b"a", 1),
+        (b"a", 2),
+        (b"b", 3),
+        (b"a", 1),
+    ]
+    assert positions(broker, "merge-out") == [
+        [None, root("us", 0, shown=True)],
+        [root("eu", 0, shown=True), root("us", 0)],
+        [None, root("us", 1, shown=True)],
+        [root("eu", 1), root("us", 0, shown=True)],
+    ]
+    clean = from_topic(spark, broker, "merge-out", Json("n int"), roots=2, positions=True)
+    found = rows(clean.materialize("clean").changes, tmp_path / "clean")
+    read = {row.key: (row.n, row._position.chains[1][0].shown) for row in found}
+    assert read == {"a": (1, True), "b": (3, True)}
 
 
 def test_what_a_job_upstream_publishes_twice_counts_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
@@ -239,3 +277,28 @@ def test_the_lag_and_brokers_that_do_not_answer(spark: SparkSession, broker: Bro
     says = f"^query out failed: the brokers of topic silent at {broker.bootstrap} do not answer \\("
     with broker.gone(), pytest.raises(QueryError, match=says):
         query.awaitTermination(60)
+
+
+GONE_S = 75
+"""Seconds of the outage: the producer's own limit is 60 s, and a task asks it for the topic some seconds late."""
+
+
+@pytest.mark.nightly
+def test_batches_wait_for_a_broker_that_is_gone_for_a_minute(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """One batch is to be written to a topic, and another one to be read from a topic."""
+    broker.create("outage-out", "outage-in", partitions=1)
+    broker.send("outage-in", [Record(b"a", b"1")])
+    (tmp_path / "rows").mkdir()
+    files = Table.from_files(spark, tmp_path / "rows", key="id", version="lsn", schema="id string, lsn bigint", format="json")
+    writing = files.to_kafka("outage-out", broker.bootstrap, checkpoint=tmp_path / "ck-out")
+    topic = from_topic(spark, broker, "outage-in")
+    reading = topic.to_parquet(tmp_path / "out", checkpoint=tmp_path / "ck-in")
+    reading.processAllAvailable()
+    with broker.gone():
+        write_lines(tmp_path / "rows", "0", [{"id": "a", "lsn": 1}])
+        assert not writing.awaitTermination(GONE_S), writing.exception()
+    broker.send("outage-in", [Record(b"b", b"2")])
+    writing.processAllAvailable()
+    reading.processAllAvailable()
+    assert [message.key() for message in broker.read("outage-out")] == [b"a"]
+    assert sorted(row.key for row in spark.read.parquet(str(tmp_path / "out")).collect()) == ["a", "b"]

@@ -175,18 +175,25 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
 
 
 def test_a_job_starts_over(shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
+    """Its other topic stands, and is read on."""
     more = """
     trigger = "available-now"
-    views.all = {of = "orders", filter = "true"}
     sinks.out = {table = "all", path = "{folder}/out"}
+    [joins.all]
+    left = "orders"
+    right = "customers"
+    extractor = "customer"
+    joiner = ["left.n", "right.name"]
     """
-    job = job_file("again", tmp_path, broker, {"orders": "n int"}, more, topics=shop.name)
-    send(broker, shop.orders, a={"n": 1}, b={"n": 2})
+    tables = {"orders": "customer string, n int", "customers": "name string"}
+    job = job_file("again", tmp_path, broker, tables, more, topics=shop.name)
+    send(broker, shop.customers, c={"name": "Ada"}, d={"name": "Bo"})
+    send(broker, shop.orders, a={"customer": "c", "n": 1}, b={"customer": "d", "n": 2})
     fkjoin_here("run", job)
     broker.anew(shop.orders, partitions=1)
     with pytest.raises(FkJoinError, match=f"topic {shop.orders} was created again and has no records yet"):
         fkjoin_here("run", job, "--start-over", shop.orders)
-    send(broker, shop.orders, b={"n": 3})
+    send(broker, shop.orders, b={"customer": "c", "n": 3})
     for check in ([], ["--check"]):
         with pytest.raises(FkJoinError, match=f"fkjoin run --start-over {shop.orders}"):
             fkjoin_here("run", job, *check)
@@ -195,5 +202,9 @@ def test_a_job_starts_over(shop: Shop, broker: Broker, tmp_path: Path, fkjoin_he
     fkjoin_here("run", job, "--start-over", shop.orders)
     written = changes(shop.spark, tmp_path / "out")[2:]
     assert {(row.key, row._operation) for row in written} == {("b", "update"), ("a", "delete")}
+    send(broker, shop.customers, c={"name": "Ada L."})
+    fkjoin_here("run", job)
+    last = changes(shop.spark, tmp_path / "out")[-1]
+    assert (last.key, last.n, last.name) == ("b", 3, "Ada L.")
     begun = Begun.of(shop.spark, f"{tmp_path}/checkpoint/sink-out")
     assert begun.topics[shop.orders].ends == [(0, 0)]

@@ -88,6 +88,15 @@ def test_a_table_of_keys_alone(dsn: str) -> None:
     assert select(dsn) == [("a",)]
 
 
+def test_each_table_of_a_query_knows_which_batches_it_has(dsn: str) -> None:
+    """Queries with several sinks: tests/sinks/test_several_sinks.py."""
+    other = Postgres("shop.other", dsn)
+    other.prepare(NUMBERS, ("id",))
+    for postgres in (sink(dsn), other):
+        postgres.apply(batch_id(0), batch(a=1), gone())
+    assert select(dsn) == select(dsn, "select * from shop.other") == [("a", 1)]
+
+
 def test_a_restore_leaves_the_rows_of_other_queries(dsn: str) -> None:
     postgres = sink(dsn)
     postgres.apply(batch_id(0), batch(a=1), gone())

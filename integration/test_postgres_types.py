@@ -91,6 +91,7 @@ def test_any_row_comes_back(spark: SparkSession, dsn: str, table: pa.Table) -> N
 NARROWER = {
     "double": ["bigint", "real", "numeric(10, 2)"],
     "bigint": ["integer", "double precision", "numeric(18)"],
+    "smallint": ["numeric(6, 2)"],
     "int": ["smallint", "real", "boolean"],
     "string": ["varchar(3)", "character(3)", "bigint", "shop.short", "name"],
     "decimal(9, 2)": ["numeric(5, 2)", "numeric(9, 1)", "bigint"],

@@ -1,4 +1,4 @@
-"""The order of a topic's changes, on a broker: grown topics, snapshots, and versions of the user's."""
+"""The order of a topic's changes, on a broker: grown topics, and versions of the user's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fkjoin.sinks import Kafka
 from fkjoin.spark.on_spark import columns_of
 
 from .broker import Broker, Record
-from .jobs import document, from_topic, rows
+from .jobs import document, from_topic, letters, rows
 
 pytestmark = pytest.mark.usefixtures("small_tables")
 
@@ -30,7 +30,9 @@ ONE_BATCH = pytest.param({}, id="one batch", marks=pytest.mark.nightly)
 
 
 @pytest.mark.parametrize("options", [ONE_BATCH, pytest.param({"maxOffsetsPerTrigger": 120}, id="many batches")])
-def test_a_grown_topic_is_read_whole(spark: SparkSession, broker: Broker, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_grown_topic_is_read_from_its_beginning(
+    spark: SparkSession, broker: Broker, tmp_path: Path, options: dict[str, Any]
+) -> None:
     """Some of its keys moved to another partition with the records written after one was added."""
     topic = f"grown-{len(options)}"
     broker.create(topic, partitions=3)
@@ -42,22 +44,50 @@ def test_a_grown_topic_is_read_whole(spark: SparkSession, broker: Broker, tmp_pa
     assert final(table.group_by("n").count(), tmp_path / "count", "count") == {100: (60,)}
 
 
-def event(op: str, row: dict[str, Any] | None, lsn: int) -> bytes:
-    source = {"lsn": lsn}
+def event(op: str, row: dict[str, Any] | None, lsn: int, table: str = "t") -> bytes:
+    source = {"lsn": lsn, "table": table}
     return document(payload={"op": op, "before": None, "after": row, "source": source})
 
 
-def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Its records are older and newer than the snapshot, and events of Debezium lack values that its rows have.
+def test_a_version_of_the_source_decides_whatever_the_offsets_say(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    topic = "by-lsn"
+    broker.create(topic, partitions=2)
+    sent = [
+        ("a", event("c", {"id": "a", "n": 1}, 10), 0),
+        ("a", event("u", {"id": "a", "n": 3}, 30), 1),
+        ("a", event("u", {"id": "a", "n": 2}, 20), 0),
+        ("b", event("d", None, 30), 0),
+        ("b", event("c", {"id": "b", "n": 1}, 10), 0),
+        ("c", document(op="c", after={"id": "c", "n": 1}), 0),
+        ("d", event("c", {"id": "d", "n": 1}, 10), 0),
+        ("d", event("u", {"id": "d", "n": 1}, 20, table="deleted"), 0),
+    ]
+    for key, value, partition in sent:
+        broker.send(topic, [Record(document(id=key), value, partition=partition)])
+    about = {
+        "version": "source.lsn",
+        "timestamp": "timestamp_millis(source.lsn)",
+        "deleted": "source.table = 'deleted'",
+    }
+    columns = Debezium("id string, n int")
+    table = from_topic(spark, broker, topic, columns, key=Debezium("id string"), **about)
+    last = {row.id: row for row in rows(table.materialize("kept").changes, tmp_path / "kept")}
+    (row,) = [row for row in last.values() if row._operation != "delete"]
+    assert (row.id, row.n) == ("a", 3)
+    version = row._version
+    assert (version[0], len(version), row._timestamp.microsecond) == (30, 4, 30_000)
+    (dead,) = letters(table.dead_letters, tmp_path / "dead")
+    assert (dead.offset, dead.reason) == (4, "no version: source.lsn is null")
 
-    A version of the source decides whatever the offsets say.
-    """
+
+def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Its records are older and newer than the snapshot, and events of Debezium lack values that its rows have."""
     topic, place = "begun", str(tmp_path / "taken")
     broker.create(topic, partitions=2)
     toast = "__debezium_unavailable_value"
     sent = [
-        ("a", event("u", {"id": "a", "n": 2, "bio": "long"}, 20), 1),
         ("a", event("c", {"id": "a", "n": 1, "bio": "old"}, 10), 1),
+        ("a", event("u", {"id": "a", "n": 2, "bio": "long"}, 20), 1),
         ("b", event("d", None, 30), 0),
         ("b", None, 0),
         ("c", event("u", {"id": "c", "n": 3, "bio": toast}, 40), 0),
@@ -76,7 +106,7 @@ def test_a_topic_goes_on_from_a_snapshot_whoever_reads_it(spark: SparkSession, b
     by_spark = table(name="by-spark", **more).with_snapshot(place)
     joiner = ["left.n as n", "left.bio as bio", "right.n as m", "right.bio as same"]
     both = final(fk_join(workers, by_spark, "id", joiner=joiner, name="both"), tmp_path / "both", "n", "bio", "m", "same")
-    assert both == {"a": (1, "old", 2, "long"), "c": (3, "kept") * 2, "d": (4, "never changed") * 2}
+    assert both == {"a": (2, "long") * 2, "c": (3, "kept") * 2, "d": (4, "never changed") * 2}
 
     stages = []
     for columns in ("id string, n int", "id string, n int, more string"):

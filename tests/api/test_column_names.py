@@ -154,8 +154,9 @@ def test_any_name_works_in_sources_views_joiners_sinks_and_state(spark: SparkSes
 
 def joined(orders: Table, customers: Table) -> Table:
     seen = orders.filter("`a.b` = 'a.b!' and `ti``ck` is not null").map_values(
-        ["*", 'concat(`two words`, `double"quote`) as `sum of`'], name="seen"
+        ["*", 'concat(`two words`, `double"quote`) as `sum of`'], name="summed"
     )
+    seen = seen.filter("`sum of` like 'two%'", name="seen")
     whole = fk_join(seen, customers, FK, joiner=["left.*", f"right.{quoted('rti`ck')} as `of right.`"], name="whole")
     assert whole._planned.rest == (*seen._planned.rest, "of right.")
     return whole
@@ -194,10 +195,14 @@ def test_any_name_works_in_operators(spark: SparkSession, tmp_path: Path, optimi
         return f"{left['a.b']}{right['rti`ck']}"
 
     both = fk_join(orders, customers, lambda key, row: row[FK], joiner=join)
-    listed = both.group_by(quoted(KEY)).aggregate([], lambda key, row, all_: [*all_, row.value], _less, returns="array<string>")
+    listed = both.group_by(quoted(KEY)).aggregate(
+        list, lambda key, row, them: [*them, row.value], _less, returns="array<string>"
+    )
     assert after(listed) == {key: {"value": ["a.b!1"]} for key in ("o1", "other")}
     named = orders.group_by("`a.b`", value=["cls", "`sla/sh`"]).aggregate("", lambda key, row, all_: all_ + row["cls"], _less)
     assert after(named) == {"a.b!": {"value": "cls!cls!"}}
+    reduced = orders.group_by("`a.b`", value=["cls", quoted(KEY)]).reduce(lambda before, row: row, lambda before, row: before)
+    assert after(reduced)["a.b!"]["value"][KEY] == "other"
 
 
 def _less(key: Any, value: Any, aggregate: Any) -> Any:

@@ -53,7 +53,7 @@ def test_every_example_is_in_the_list() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)) == notebooks
 
 
-def test_a_job_of_files_with_places_of_its_own(fkjoin_here: Callable[..., str], tmp_path: Path) -> None:
+def test_the_job_of_orders(fkjoin_here: Callable[..., str], tmp_path: Path) -> None:
     text = (EXAMPLES / "orders" / "job.toml").read_text()
     text = text.replace('"examples/', f'"{EXAMPLES}/').replace('"build/', f'"{tmp_path}/')
     (tmp_path / "job.toml").write_text(text)

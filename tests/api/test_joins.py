@@ -231,7 +231,7 @@ def dear(left: Any, right: Any) -> str | None:
 
 
 def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(spark: SparkSession, tmp_path: Path) -> None:
-    """A function, behind which a second stage stands.  An expression of the workers: tests/stages/test_pair.py."""
+    """A function, behind which a second stage stands, and an expression of the workers."""
     sources = Sources(spark, tmp_path, {})
     joined = sources.orders.join(sources.returns, how="left", joiner=dear, name="joined", validate=True)
     driver, tables = Driver(joined), []
@@ -250,6 +250,14 @@ def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(spark
     assert driver.count["dead-letters"] == 1
     assert "ValueError: no" in letter["reason"]
     assert re.findall(r"Sub-topology: \d +(\w+) .*store", joined.describe()) == ["pair", "resolve"]
+    by_expression = sources.orders.join(sources.returns, how="left", joiner=["100 div left.amount as value"], name="divided")
+    driver = Driver(by_expression)
+    for amount in (5, 0):
+        driver.input("orders").change("x", {"amount": amount})
+        driver.run()
+    assert {key: row["value"] for key, row in driver.table.items()} == {"x": 20}
+    (letter,) = driver.dead_letters
+    assert "division by zero" in letter["reason"].lower()
 
 
 def test_with_a_foreign_key_it_is_fk_join(spark: SparkSession, tmp_path: Path) -> None:

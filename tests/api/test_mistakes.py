@@ -125,7 +125,7 @@ def test_a_query_that_fails_says_why_where_and_what_to_do(shop: Shop) -> None:
 
 
 def test_a_query_with_a_damaged_checkpoint_is_refused(shop: Shop) -> None:
-    """A checkpoint of another job: tests/jobs/test_mistakes.py and tests/jobs/test_job.py."""
+    """A checkpoint of another job: tests/jobs/test_mistakes.py."""
     shop.run(shop.joined())
     write_lines(shop.folder / "orders", "2", [{"id": "o2", "customer": "c1", "amount": 2, "lsn": 2}])
     for file in [*shop.folder.glob("ck/state/0/0/*.changelog"), *shop.folder.glob("ck/state/0/0/*.zip")]:

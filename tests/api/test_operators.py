@@ -109,6 +109,13 @@ def test_a_row_that_makes_a_key_twice_or_throws_is_a_dead_letter(spark: SparkSes
         ("4", 1): "a",
         ("4", 2): "b",
     }
+    rekeyed = Driver(orders.rekey("upper(buyer) as who"))
+    feed_lines(rekeyed, "orders", [order("2", 1, "ann"), order("1", 1, "ann"), order("3", 1, None)])
+    rekeyed.run()
+    assert {key: row["id"] for key, row in rekeyed.table.items()} == {"ANN": "1"}
+    feed_lines(rekeyed, "orders", [order("1", 2, "bob")])
+    rekeyed.run()
+    assert {key: row["id"] for key, row in rekeyed.table.items()} == {"ANN": "2", "BOB": "1"}
     failing = Driver(orders_of(spark, tmp_path, on_error="fail").flat_map("items", key=["id", "sku"], name="failing"))
     feed_lines(failing, "orders", [TWICE])
     with pytest.raises(Exception, match=r"flat_map of orders, key 4: two of its rows have .* are set aside"):

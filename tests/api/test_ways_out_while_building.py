@@ -435,6 +435,7 @@ JOINS: Cases = {
     "extractor: a column name, SQL text": ({"extractor": 7},),
     "spread: a staged join distributes its rows": ({"spread": 2, "deployment": "staged"}, {"spread": 2}),
     "spread: 0 is not a number from 1 to …, the number of buckets; set": ({"spread": 0},),
+    "spread: 1000 is not a number from 1 to ": ({"spread": 1000},),
     "spread: True is not a number": ({"spread": True},),
     "left: a staged join reads topics": ({"deployment": "staged"}, {"deployment": "fused"}),
     'deployment: \'stage\' is not one of "fused", "staged"': ({"deployment": "stage"},),

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.operators import require_same
 from benchmarks.queries import QUERIES, dated
-from benchmarks.sizing import Size, constants, main
+from benchmarks.sizing import constants, main
 from benchmarks.workload import write_phases
 from tests.support.places import ROOT
 
@@ -34,9 +34,6 @@ def test_a_query_has_a_workload_in_three_phases_and_a_recomputation(name: str, t
     del lines[first - 1 :]
     with pytest.raises(SystemExit, match=f"{name}: .* differ from a recomputation"):
         require_same(name, query.wanted([lines]), wanted)
-
-
-SMALL = Size(left=1_000_000, right=200_000, rate=1000)
 
 
 def test_the_page_has_the_constants_that_are_used() -> None:

@@ -288,6 +288,18 @@ def test_a_batch_is_not_written_without_the_claim(tmp_path: Path, clock: Clock, 
             write(1)
 
 
+def test_a_batch_is_not_done_whose_claim_was_taken_over_while_it_was_written(tmp_path: Path, clock: Clock, write: Any) -> None:
+    """``write`` gives the batch a time."""
+
+    def sink(*_: object) -> None:
+        Other(tmp_path)
+        clock.now += 31
+
+    give = batches._writing(cast(Any, None), cast(Any, sink), str(tmp_path), None)
+    with claimed(SPARK, str(tmp_path)), pytest.raises(FkJoinError, match="has taken over the claim"):
+        give(cast(Any, SimpleNamespace(sparkSession=SPARK)), 0)
+
+
 def test_a_batch_without_a_time_is_not(monkeypatch: pytest.MonkeyPatch, write: Any) -> None:
     """No place would know it again."""
     monkeypatch.setattr(BatchLog, "mark", lambda _, number: Mark(number, None))

@@ -141,6 +141,18 @@ def test_each_kind_of_store_that_spark_wrote_is_read(checkpoints: Path, kept: st
             assert len(shown) > 0
 
 
+def test_children_that_spark_wrote_are_read(checkpoints: Path) -> None:
+    tables = golden_operators.final(2)
+    large = [(key, row["customer"], row["amount"]) for key, row in tables["orders"].items() if row["amount"] > 1]
+    with StateReader(checkpoints / "groups", "book") as reader:
+        rows = reader.get_many([*tables["customers"], "nobody"])
+    assert rows.pop() is None
+    orders: list[Any] = []
+    for customer, row in zip(tables["customers"], rows, strict=True):
+        orders += [(key, customer, order["amount"]) for key, order in dict(row["orders"] if row else ()).items()]
+    assert sorted(orders) == sorted(order for order in large if order[1] in tables["customers"])
+
+
 def test_a_table_that_is_not_kept_or_not_there_is_refused(checkpoints: Path, query: SavedQuery) -> None:
     with pytest.raises(FkJoinError, match=r"chain keeps only hashes of its rows in .*: start it with .materialize\(…\)"):
         StateReader(checkpoints / "chain", "chain")
@@ -159,6 +171,7 @@ def test_a_table_that_is_not_kept_or_not_there_is_refused(checkpoints: Path, que
         ({"region": "eu"}, "does not have the columns of the table's key, which is region"),
         (("eu", "1"), "'1' cannot be a value of column n, which is int32"),
         ((1, 1), "1 cannot be a value of column region, which is string: it is a int$"),
+        ((b"eu", 1), "it is bytes"),
         (("eu", True), "True cannot be a value of column n, which is int32: it is a bool"),
         (("eu", 1 << 40), "cannot be a value of column n"),
         (("eu", None), "a key has no nulls"),

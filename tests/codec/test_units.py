@@ -72,6 +72,7 @@ MICROS, MILLIS, NANOS_, DAYS = Unit("micros"), Unit("millis"), Unit("nanos"), Un
         ("span", MICROS, "93784000000", datetime.timedelta(days=1, hours=2, minutes=3, seconds=4)),
         ("span", None, '"P0Y0M1DT2H3M4.0S"', datetime.timedelta(days=1, hours=2, minutes=3, seconds=4)),
         ("price", Unit("base64", scale=2), '"1234"', Decimal("-26588.24")),
+        ("price", Unit("base64"), '"AeI="', Decimal("4.82")),
         ("price", Unit("text"), '"1234"', Decimal("1234.00")),
         ("price", None, '{"scale": 3, "value": "AeI="}', Decimal("0.48")),
         ("price", None, "12.505", Decimal("12.51")),

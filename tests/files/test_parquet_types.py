@@ -204,7 +204,8 @@ def test_another_kind_of_type_stops_the_query_with_the_file_and_both_ways_on(spa
     assert "write that file again, under its name, with the types of the table, and" in way
     with pytest.raises(TopologyError, match=rf"^schema: x is int, and double in file:{place};"):
         of_types(spark, tmp_path, "x int")
-    assert of_types(spark, tmp_path, "x double") is not None
+    rows = gone_on(of_types(spark, tmp_path, "x double"), tmp_path / "anew", "id", "x")
+    assert rows == [("a0", 1.0), ("b0", 2.5), ("c0", 3.0)]
     put(tmp_path, "b", [2], pa.int32())
     rows = gone_on(of_types(spark, tmp_path, "x int"), tmp_path, "id", "x")
     assert rows == [("a0", 1), ("b0", 2), ("c0", 3)]

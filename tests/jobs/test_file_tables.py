@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from fkjoin.checkpoint.begun import Begun
 from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.job_sections import JobSection
+from fkjoin.jobs.job_sections import DeadLettersSection, JobSection
 from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write
@@ -90,6 +90,27 @@ def test_a_job_whose_files_were_archived_starts(spark: SparkSession, tmp_path: P
     run_queries(job(spark, tmp_path))
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted((row.id, row.left.amount, row.left.region) for row in rows) == [("o1", 1, "eu"), ("o2", 2, "eu")]
+
+
+@pytest.mark.nightly
+def test_dead_letters_ahead_of_a_restored_checkpoint_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(2):
+        write(tmp_path / "customers", f"{number}.json", f'{{"customer":"c{number}","name":"Ada","lsn":{number}}}')
+        write(tmp_path / "orders", f"{number}.json", '{"id":"o1","customer":"c1","lsn":1}', f"no JSON {number}")
+        run_queries(job(spark, tmp_path))
+        if number == 0:
+            shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
+    made = job(spark, tmp_path)
+    for refused in (made.restore, made.require_together):
+        with pytest.raises(FkJoinError, match=r"dead-letters-joined is at batch 0, and .*dead.joined .*: give another path"):
+            refused()
+    made.spec = made.spec.model_copy(update={"dead_letters": DeadLettersSection(path=f"{tmp_path}/later")})
+    assert len(made.restore()) == 1
+    made.require_together()
+    run_queries(made)
+    assert len(letters(tmp_path / "later" / "joined")) == 1
 
 
 def test_each_table_of_a_sink_has_its_dead_letters_in_a_folder_of_its_own(spark: SparkSession, tmp_path: Path) -> None:

@@ -108,6 +108,11 @@ def test_a_query_is_followed_from_its_start_through_a_batch_to_idleness(followed
     assert found.doing == f"waits for data since {moment(START + 11.5, START)}", "since the end of its batch"
     assert (found.batches, found.rows, found.behind, found.read) == (1, 100, 14, 200)
     assert json.loads(followed.log.getvalue())["batch"] == 11
+    followed.query.done(idle(12))
+    assert followed.look(21.5).batches == 1, "it waits"
+    followed.query.done(progress(12))
+    assert followed.look(22).batches == 2
+    assert [json.loads(line)["batch"] for line in followed.log.getvalue().splitlines()] == [11, 12]
 
 
 def test_sources_that_do_not_answer_are_said_to_be_silent(followed: Followed) -> None:

@@ -65,6 +65,7 @@ MAP = "map('a', cast('2020-01-01' as timestamp_ntz)) as m"
 LETTERS = '[dead_letters]\npath = "{folder}/job.toml"\n[kafka]'
 PLACES = [
     (("{folder}/checkpoint", "{folder}/job.toml"), A_FILE),
+    (("{folder}/job.log", "{folder}/job.toml/log"), A_FILE),
     (("{folder}/job.log", "{folder}"), "log: FOLDER cannot be written to; name another file"),
     (("[kafka]", LETTERS), A_FILE.replace(" cannot", "/joined cannot", 1)),
 ]

@@ -38,8 +38,9 @@ SAMPLE = [
     "flat_map_of_a_view_summed_up",
     "aggregate_by_expressions",
     "aggregate_by_functions",
+    "aggregate_of_members",
 ]
-"""They have each kind of node and stage, and functions and expressions of users."""
+"""They have each kind of node, stage and aggregate, and functions and expressions of users."""
 SHARED = {
     "join_with_an_aggregate_of_itself": 2,
     "star": 1,
@@ -58,7 +59,7 @@ So the order of rows whose versions are equal decides, which partitions leave op
 BATCHES, MOST = (4, 40) if EVERY else (2, 25)
 """Batches of a history, and changes of an input in a batch."""
 
-WITH_ONE_BUCKET = sampled(NAMES, ["join_with_an_aggregate_of_itself", "job_of_windows"])
+WITH_ONE_BUCKET = sampled(NAMES, ["join_with_an_aggregate_of_itself", "job_of_windows", "star"])
 CASES = [(name, 2) for name in sampled(NAMES, SAMPLE)] + [(name, 1) for name in WITH_ONE_BUCKET]
 """Topologies, and numbers of buckets: with one, stages share an operator."""
 Build = Callable[[str, int], Interpreted]

@@ -150,7 +150,7 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
 
 
 def test_a_row_from_the_future_closes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """Timestamps are an expression of Spark's.  Its dead letter: tests/stages/test_close.py."""
+    """Timestamps are an expression of Spark's; in memory, the row is a dead letter."""
     far = {**timed("far", "c1", 1, "10:00", 1), "at": "2100-01-01T00:00:00Z", "sent": "2100-01-01T00:00:00Z"}
     more = [timed("o1", "c1", 1, "10:01", 2), timed("o2", "c1", 1, "10:02", 3), timed("o3", "c1", 1, "10:30", 4)]
     write_lines(tmp_path / "orders", "0", [far, *more])
@@ -159,6 +159,12 @@ def test_a_row_from_the_future_closes_nothing(spark: SparkSession, tmp_path: Pat
     table = grouped.agg(rows=agg.count())
     rows = run(table.changes, tmp_path / "ck").rows
     assert [(f"{row['window_end']:%H:%M}", row["rows"]) for row in rows] == [("10:10", 2)]
+    driver = Driver(table)
+    moment = datetime.datetime(2100, 1, 1, tzinfo=datetime.timezone.utc)
+    driver.input("orders").change("far", {"customer_id": "c1", "amount": 1, "at": moment, "sent": moment}, timestamp=moment)
+    driver.run()
+    (letter,) = driver.dead_letters
+    assert letter["reason"].endswith("3600 s ahead of the batch's time")
 
 
 def test_windows_close_in_the_driver_by_its_clock(spark: SparkSession, tmp_path: Path) -> None:

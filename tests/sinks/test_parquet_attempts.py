@@ -153,6 +153,15 @@ def test_files_of_tasks_that_come_second_are_not_published(spark: SparkSession, 
     assert there(place) == 1000
 
 
+def test_another_batch_of_a_number_that_is_there_is_refused(place: BatchPlace, thousand: DataFrame) -> None:
+    attempt(place, thousand)
+    for frame in (thousand, thousand.limit(0)):
+        with pytest.raises(FkJoinError, match="has batch 3 of the query, which is about to write another batch of that"):
+            attempt(place, frame, began_ms=101)
+    attempt(place, thousand)
+    assert there(place) == 1000
+
+
 def test_drafts_of_other_queries_stay(spark: SparkSession, place: BatchPlace) -> None:
     for name in ("batch=00000001-1a2b3c4d-0f", "batch=00000001-1a2b3c4d", "batch=00000001-5e6f7a8b-0f"):
         place.put(f"_unfinished/{name}/part-0.parquet", b"torn")

@@ -207,14 +207,18 @@ def test_a_full_disk_is_named_by_the_folder_of_the_file(tmp_path: Path, monkeypa
 TEXT, FLOAT, DOUBLE = pa.string(), pa.float32(), pa.float64()
 INSTANT, CLOCK = pa.timestamp("us", "UTC"), pa.timestamp("us")
 CENTS, FINE, WHOLE = pa.decimal128(9, 2), pa.decimal128(12, 4), pa.decimal128(19, 0)
+SHORT, SIXTEEN, EIGHTEEN = pa.int16(), pa.decimal128(16, 2), pa.decimal128(18, 0)
 WIDER: dict[pa.DataType, tuple[Any, set[pa.DataType]]] = {
     pa.bool_(): (True, {TEXT}),
-    pa.int8(): (-128, {pa.int32(), pa.int64(), FLOAT, DOUBLE, CENTS, FINE, WHOLE, TEXT}),
-    pa.int32(): (2**31 - 1, {pa.int64(), DOUBLE, WHOLE, TEXT}),
+    pa.int8(): (-128, {SHORT, pa.int32(), pa.int64(), FLOAT, DOUBLE, CENTS, FINE, SIXTEEN, EIGHTEEN, WHOLE, TEXT}),
+    SHORT: (-(2**15), {pa.int32(), pa.int64(), FLOAT, DOUBLE, CENTS, FINE, SIXTEEN, EIGHTEEN, WHOLE, TEXT}),
+    pa.int32(): (2**31 - 1, {pa.int64(), DOUBLE, SIXTEEN, EIGHTEEN, WHOLE, TEXT}),
     pa.int64(): (-(2**63), {WHOLE, TEXT}),
     FLOAT: (0.5, {DOUBLE, TEXT}),
     DOUBLE: (0.1, {TEXT}),
-    CENTS: (Decimal("9999999.99"), {FINE, DOUBLE, TEXT}),
+    CENTS: (Decimal("9999999.99"), {FINE, SIXTEEN, DOUBLE, TEXT}),
+    SIXTEEN: (Decimal("99999999999999.99"), {TEXT}),
+    EIGHTEEN: (Decimal(10**18 - 1), {WHOLE, TEXT}),
     FINE: (Decimal("99999999.9999"), {DOUBLE, TEXT}),
     WHOLE: (Decimal(10**19 - 1), {TEXT}),
     TEXT: ("a", set()),

@@ -264,6 +264,8 @@ KINDS: list[tuple[int | str, str, pa.DataType, Any]] = [
     (STAMP, WHEN, pa.string(), "2023-07-26T10:22:47.048491999Z"),
     (STAMP, "it {}", INSTANT, EPOCH),
     (STAMP, WHEN, pa.int64(), "give the column the type that it has"),
+    (STAMP, WHEN, CLOCK, "it: 2023-07-26 10:22:47.048491+00:00 has a time zone; take a timestamp column"),
+    (STAMP, "it {seconds: 253402300800}", INSTANT, "ValueError: 253402300800 s and 0 ns are not a google.protobuf.Timestamp"),
     (STAMP, "it {nanos: -1}", INSTANT, "ValueError: 0 s and -1 ns are not a google.protobuf.Timestamp"),
     (STAMP, "it {nanos: -1}", pa.string(), "ValueError: Timestamp is not valid: "),
     (DURATION, "it {seconds: -90 nanos: -500000000}", pa.string(), "-90.500s"),
