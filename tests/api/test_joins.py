@@ -250,12 +250,12 @@ def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(spark
     assert driver.count["dead-letters"] == 1
     assert "ValueError: no" in letter["reason"]
     assert re.findall(r"Sub-topology: \d +(\w+) .*store", joined.describe()) == ["pair", "resolve"]
-    by_expression = sources.orders.join(sources.returns, how="left", joiner=["100 div left.amount as value"], name="divided")
+    by_expression = sources.orders.join(sources.returns, how="left", joiner=["100 / left.amount as value"], name="divided")
     driver = Driver(by_expression)
     for amount in (5, 0):
         driver.input("orders").change("x", {"amount": amount})
         driver.run()
-    assert {key: row["value"] for key, row in driver.table.items()} == {"x": 20}
+    assert {key: row["value"] for key, row in driver.table.items()} == {"x": 20.0}
     (letter,) = driver.dead_letters
     assert "division by zero" in letter["reason"].lower()
 

@@ -34,7 +34,7 @@ def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: 
             "orders": {"path": f"{folder}/orders", "key": "id", "version": "lsn", **orders},
             "customers": {"path": f"{folder}/customers", "key": "customer", "version": "lsn"},
         },
-        "joins": {"joined": {"left": "orders", "right": "customers", "extractor": "customer"}},
+        "joins": {"joined": {"left": "orders", "right": "customers", "extractor": "customer", "materialize": True}},
         "sinks": {"out": {"table": "joined", "path": f"{folder}/out"}}
         | {f"of-{table}": {"table": table, "path": f"{folder}/of-{table}"} for table in sinks},
         "dead_letters": {"path": f"{folder}/dead"},
