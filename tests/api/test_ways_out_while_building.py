@@ -507,6 +507,7 @@ REFUSED: Cases = {
     "key: column 'text' is already": (lambda t: t.orders.rekey("lower(text) as text"),),
     "key: name is string collate…cast(name as": (lambda t: odd(t).group_by("name").count(),),
     "agg: * expands to ": (lambda t: t.orders.group_by("id").sum("*"),),
+    "agg: name each column, such as": (lambda t: t.orders.group_by("id").agg({"n": "sum"}),),
     "subtractor: 3 …a function of (aggregate,": (lambda t: t.orders.group_by("id").reduce(max, 3),),
     "adder: …UTF8_LCASE": (lambda t: odd(t).group_by("id").aggregate(0, "int(name = 'a')", "0"),),
     "k: a whole number from 1 to 100000 is needed, not 0": (lambda t: agg.max_by("a", "b", 0),),

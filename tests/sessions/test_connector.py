@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import fkjoin
 from fkjoin.errors import SessionError
-from fkjoin.sessions import connector
+from fkjoin.sessions import connector, settings
 from fkjoin.sessions.connector import EXCLUDES, JARS, MODULE, PACKAGES, RELEASES, misfit, package, unresolved, with_connector
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
@@ -137,6 +137,15 @@ try:
 except fkjoin.FkJoinError as error:
     print(error)
 """
+
+
+def test_a_session_with_kafka_asks_for_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, str] = {}
+    monkeypatch.setattr(settings, "launch", asked.update)
+    for module, name in ((settings, "_classic"), (connector, "require"), (settings.words, "drop_warnings")):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    fkjoin.session(kafka=True)
+    assert package() in asked[PACKAGES]
 
 
 @pytest.mark.nightly
