@@ -43,7 +43,7 @@ from integration.machine import Process, free_port
 from integration.postgres import kept_rows
 from tests.support.orders import History, batch_join, tables
 from tests.support.places import ROOT
-from tests.support.sessions import PARTS, SPARK_4_0
+from tests.support.sessions import SPARK_4_0, STAGE_PARTS
 from tests.support.sinks import delta, finished, iceberg, lake
 
 Client = Callable[..., Any]
@@ -55,7 +55,7 @@ _connect: Callable[[], SparkSession]
 def _begin(address: str, folder: Path) -> None:
     global _connect
     settings: dict[str, Any] = {"fkjoin_buckets": 2, "fkjoin_index_dir": f"{folder}/index"}
-    settings["sql_shuffle_partitions"] = PARTS
+    settings["sql_shuffle_partitions"] = STAGE_PARTS
     _connect = functools.cache(functools.partial(fkjoin.session, remote=address, **settings))
 
 

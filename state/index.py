@@ -90,16 +90,15 @@ class RocksIndex:
         """
         _let_go(directory)
         deadline = time.monotonic() + wait_s
+        used = True
         while (sealed := taken(directory, key)) is None:
-            if not any(in_use(folder) for folder in directory.glob(FOLDERS)):
-                # A process may have sealed it, and let go, between both looks.
-                sealed = taken(directory, key)
-                break
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(0.02)
-        if sealed is None:
-            return None
+            # The seal is looked for after the locks, too: a process may seal the index, and let go,
+            # between both looks.
+            if not used or time.monotonic() >= deadline:
+                return None
+            used = any(in_use(folder) for folder in directory.glob(FOLDERS))
+            if used:
+                time.sleep(0.02)
         # A process that has just sealed it still holds its lock, and lets go at once.
         while (lock := locked(sealed.folder)) is None:
             if time.monotonic() >= deadline:

@@ -23,7 +23,7 @@ SPARK_4_0, SPARK_4_1 = (version("pyspark").startswith(line) for line in ("4.0.",
 """True on a Spark of that line; docs/versions.md says which values it does not have."""
 
 
-PARTS = 2 if EVERY else 1
+STAGE_PARTS = 2 if EVERY else 1
 """Partitions and buckets of stages.  A task takes its time however little it does, and an operator of a batch has one in each
 partition; stages of one bucket are one operator.  In a test of each operator there are two in all runs."""
 
@@ -45,7 +45,7 @@ def short_lived(**more: str) -> dict[str, str]:
     return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
 
 
-def small(spark: SparkSession, folder: Path, buckets: int = PARTS, partitions: int = PARTS) -> None:
+def small(spark: SparkSession, folder: Path, buckets: int = STAGE_PARTS, partitions: int = STAGE_PARTS) -> None:
     """Settings for tables that are built from here on: few partitions, indexes under ``folder``, all of the optimizer."""
     from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
 
