@@ -138,7 +138,7 @@ class FormatError(FkJoinError, ValueError):
 class InvariantError(FkJoinError):
     """The stores contradict themselves: a fault of fkjoin, or of the disk below its state.
 
-    ``validate=True`` looks for it after every batch. A query that meets it fails with a
+    ``spark.fkjoin.validate`` looks for it after every batch. A query that meets it fails with a
     ``QueryError``.
     """
 

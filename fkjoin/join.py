@@ -23,7 +23,6 @@ def fk_join(
     deployment: Deployment = "fused",
     application: str | None = None,
     emit: Emit = "on-change",
-    validate: bool | None = None,
     spread: int = 1,
 ) -> Table:
     """Join each left row with the right row that its foreign key names, kept up to date (KIP-213).
@@ -67,10 +66,6 @@ def fk_join(
         last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
         ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row emitted
         last; ``"periodic"`` is one minute.
-    validate : bool, optional
-        Whether to check the invariants of the stores after every batch, and to stop with an
-        ``InvariantError`` if one does not hold. Every batch then reads all state. By default the
-        setting ``spark.fkjoin.validate``, or False.
     spread : int, default 1
         The number of buckets that share the left rows of one foreign key, for right rows with very
         many left rows. Each right row is stored that many times. The number is fixed at the first
@@ -110,14 +105,11 @@ def fk_join(
         deployment=deployment,
         application=application,
         emit=emit,
-        validate=validate,
         spread=spread,
     )
 
 
-def cogroup(
-    *tables: Table, name: str | None = None, emit: Emit = "on-change", validate: bool | None = None
-) -> Table:
+def cogroup(*tables: Table, name: str | None = None, emit: Emit = "on-change") -> Table:
     """Put several aggregates by one key side by side, as columns of one table.
 
     One store keeps the aggregates of all tables, and a batch's changes of a group are one change. A
@@ -135,10 +127,6 @@ def cogroup(
         last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
         ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row emitted
         last; ``"periodic"`` is one minute.
-    validate : bool, optional
-        Whether to check the invariants of the stores after every batch, and to stop with an
-        ``InvariantError`` if one does not hold. Every batch then reads all state. By default the
-        setting ``spark.fkjoin.validate``, or False.
 
     Returns
     -------
@@ -157,5 +145,5 @@ def cogroup(
     """
     planned = [planned_of(f"tables[{index}]", table) for index, table in enumerate(tables)]
     require_cogroup(planned)
-    settings = Settings.of(planned[0].spark, validate)
+    settings = Settings.of(planned[0].spark)
     return Table._of(called(cogrouped, *planned, name=name, emit=emit, settings=settings))

@@ -42,7 +42,6 @@ class Operators(RowOperators):
         deployment: Deployment = "fused",
         application: str | None = None,
         emit: Emit = "on-change",
-        validate: bool | None = None,
         spread: int = 1,
     ) -> Self:
         """Join this table, the left one, with another table, by a foreign key or by primary key.
@@ -93,10 +92,6 @@ class Operators(RowOperators):
             last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
             ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
             emitted last; ``"periodic"`` is one minute.
-        validate : bool, optional
-            Whether to check the invariants of the stores after every batch, and to stop with an
-            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
-            the setting ``spark.fkjoin.validate``, or False.
         spread : int, default 1
             The number of buckets that share the left rows of one foreign key, for right rows with
             very many left rows. Each right row is stored that many times. The number is fixed at
@@ -152,14 +147,13 @@ class Operators(RowOperators):
                     "deployment: a join by primary key is one stage; leave it out, "
                     "or give on, the foreign key of left rows"
                 )
-            return self._called(planned_key_join, other, validate=validate, **common)
+            return self._called(planned_key_join, other, **common)
         return self._called(
             planned_join,
             other,
             extractor=on,
             deployment=deployment,
             application=application,
-            validate=validate,
             spread=spread,
             argument="on",
             **common,
@@ -177,7 +171,6 @@ class Operators(RowOperators):
         ahead: str | None = None,
         deployment: Deployment = "fused",
         application: str | None = None,
-        validate: bool | None = None,
     ) -> Grouped[Self]:
         """Group the table's rows, for a method of ``Grouped`` such as ``agg`` or ``count``.
 
@@ -217,10 +210,6 @@ class Operators(RowOperators):
         application : str, optional
             The first part of the names of internal topics. By default the name of the Spark
             application.
-        validate : bool, optional
-            Whether to check the invariants of the stores after every batch, and to stop with an
-            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
-            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -237,7 +226,7 @@ class Operators(RowOperators):
         ['customer_id', 'count']
         """
         options = Options(name, emit, deployment, application, grace, idle, ahead)
-        settings = Settings.of(self._planned.spark, validate)
+        settings = Settings.of(self._planned.spark)
         return Grouped._by(
             self._of, self._planned, key=key, value=value, options=options, settings=settings
         )
@@ -250,7 +239,6 @@ class Operators(RowOperators):
         column: str = "children",
         name: str | None = None,
         emit: Emit = "on-change",
-        validate: bool | None = None,
     ) -> Self:
         """Give each of this table's rows a map of the left rows whose foreign key names it.
 
@@ -274,10 +262,6 @@ class Operators(RowOperators):
             last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
             ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
             emitted last; ``"periodic"`` is one minute.
-        validate : bool, optional
-            Whether to check the invariants of the stores after every batch, and to stop with an
-            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
-            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -301,7 +285,6 @@ class Operators(RowOperators):
             column=column,
             name=name,
             emit=emit,
-            validate=validate,
         )
 
     def enrich(
@@ -313,7 +296,6 @@ class Operators(RowOperators):
         *,
         events_name: str | None = None,
         on_error: OnError = "dead-letter",
-        validate: bool | None = None,
     ) -> Enriched:
         """Give each event the columns of this table's row, once, as of the event's micro-batch.
 
@@ -341,10 +323,6 @@ class Operators(RowOperators):
             What happens to an event on which ``on`` throws. ``"dead-letter"`` leaves it out, counts
             it and shows it in ``dead_letters``. ``"skip"`` leaves it out and counts it. ``"fail"``
             stops the query.
-        validate : bool, optional
-            Whether to check the invariants of the stores after every batch, and to stop with an
-            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
-            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -383,7 +361,7 @@ class Operators(RowOperators):
             )
         else:
             planned = planned_events(events, events_name)
-        settings = Settings.of(self._planned.spark, validate)
+        settings = Settings.of(self._planned.spark)
         about: Any = {"on": on, "how": how, "name": name, "on_error": on_error}
         return Enriched._of(
             called(planned_enrich, self._planned, planned, settings=settings, **about)
@@ -394,7 +372,6 @@ class Operators(RowOperators):
         *others: Self,
         name: str | None = None,
         emit: Emit = "on-change",
-        validate: bool | None = None,
     ) -> Self:
         """Combine this table with others that have equal key columns and row columns.
 
@@ -413,10 +390,6 @@ class Operators(RowOperators):
             last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
             ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
             emitted last; ``"periodic"`` is one minute.
-        validate : bool, optional
-            Whether to check the invariants of the stores after every batch, and to stop with an
-            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
-            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -442,7 +415,7 @@ class Operators(RowOperators):
         <BLANKLINE>
         """
         tables = [planned_of(f"others[{index}]", other) for index, other in enumerate(others)]
-        return self._called(merged, *tables, name=name, emit=emit, validate=validate)
+        return self._called(merged, *tables, name=name, emit=emit)
 
     def materialize(self, name: str) -> Self:
         """Keep the table's rows in state under a name, for ``fkjoin.read_state``.

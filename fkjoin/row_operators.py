@@ -208,7 +208,6 @@ class RowOperators(Handle):
         returns: str | StructType | None = None,
         name: str | None = None,
         emit: Emit = "on-change",
-        validate: bool | None = None,
     ) -> Self:
         """Make any number of rows from each row, under keys of their own.
 
@@ -235,10 +234,6 @@ class RowOperators(Handle):
             last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
             ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
             emitted last; ``"periodic"`` is one minute.
-        validate : bool, optional
-            Whether to check the invariants of the stores after every batch, and to stop with an
-            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
-            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -270,7 +265,6 @@ class RowOperators(Handle):
             returns=returns,
             name=name,
             emit=emit,
-            validate=validate,
         )
 
     def rekey(
@@ -279,7 +273,6 @@ class RowOperators(Handle):
         *,
         name: str | None = None,
         emit: Emit = "on-change",
-        validate: bool | None = None,
     ) -> Self:
         """Give the table's rows another key; the columns of the old key stay as columns.
 
@@ -298,10 +291,6 @@ class RowOperators(Handle):
             last (KIP-557). ``"on-update"``: whenever one of its inputs was updated.
             ``"periodic 10 seconds"``: at the end of each interval, if it differs from the row
             emitted last; ``"periodic"`` is one minute.
-        validate : bool, optional
-            Whether to check the invariants of the stores after every batch, and to stop with an
-            ``InvariantError`` if one does not hold. Every batch then reads all state. By default
-            the setting ``spark.fkjoin.validate``, or False.
 
         Returns
         -------
@@ -317,4 +306,4 @@ class RowOperators(Handle):
         >>> customers.rekey("lower(name) as login").columns
         ['login', 'customer_id', 'name', 'region']
         """
-        return self._called(flat_maps.rekeyed, key=key, name=name, emit=emit, validate=validate)
+        return self._called(flat_maps.rekeyed, key=key, name=name, emit=emit)

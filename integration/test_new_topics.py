@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from fkjoin import FkJoinError, Table, TopologyError, fk_join
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.kafka import Debezium, Json
+from fkjoin.kafka.internal import StageQuery
 from fkjoin.storage.local_files import LocalFiles
-from tests.support.queries import table_of
+from tests.support.queries import table_of, write_lines
 from tests.support.sessions import small
 from tests.support.sinks import finished
 
@@ -172,6 +173,29 @@ def test_what_cannot_start_over_says_so(shop: Shop, broker: Broker) -> None:
         fk_join(orders, customers, "customer", deployment="staged")
     orders = shop.table(shop.orders, "customer string")
     assert fk_join(orders, customers, "customer", deployment="staged").stages
+
+
+def test_a_staged_aggregate_of_a_join_notices_each_topic_that_is_new(shop: Shop, broker: Broker, tmp_path: Path) -> None:
+    def regroup() -> StageQuery:
+        orders, customers = (shop.table(topic, value) for topic, value in tables.items())
+        joined = fk_join(orders, customers, "customer", name="joined")
+        (query,) = joined.group_by("right.name", name="by", deployment="staged", application="by-name").count().stages
+        return query
+
+    tables = {shop.orders: "customer string", shop.customers: "name string"}
+    send(broker, shop.orders, a={"customer": "c"})
+    send(broker, shop.customers, c={"name": "Ada"})
+    regroup().start(tmp_path / "regroup", trigger="available-now").awaitTermination()
+    broker.anew(shop.customers, partitions=2)
+    send(broker, shop.customers, c={"name": "Bo"})
+    for use in (StageQuery.start, StageQuery.check):
+        with pytest.raises(FkJoinError, match=f"topic {shop.customers} .*created again"):
+            use(regroup(), str(tmp_path / "regroup"))
+    write_lines(tmp_path / "names", "1", [{"key": "c", "name": "Ada"}])
+    files = Table.from_files(shop.spark, tmp_path / "names", name="names", key="key", version="name")
+    both = fk_join(shop.table(shop.orders, "customer string"), files, "customer")
+    with pytest.raises(TopologyError, match=r"made from topics \(Table.from_kafka\), and names is not one"):
+        both.group_by("right.name", deployment="staged").count()
 
 
 def test_a_job_starts_over(shop: Shop, broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:

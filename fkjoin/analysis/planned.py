@@ -52,11 +52,14 @@ class Settings:
     validate: bool
 
     @classmethod
-    def of(cls, spark: SparkSession, validate: bool | None = None) -> Settings:
-        """``validate``: what the user said; None: what the session says."""
-        checked = validated(spark) if validate is None else validate
+    def of(cls, spark: SparkSession) -> Settings:
+        """Read the session's settings."""
         return cls(
-            bucket_count(spark), retention_ms(spark), index_dir(spark), switched_off(spark), checked
+            bucket_count(spark),
+            retention_ms(spark),
+            index_dir(spark),
+            switched_off(spark),
+            validated(spark),
         )
 
 

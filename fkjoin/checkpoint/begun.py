@@ -49,13 +49,11 @@ class KnownTopic:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """Facts that bind all checkpoints of a job."""
+    """Settings that all queries of a job began with."""
 
     rules: list[str]
     """The rules of the optimizer that move state."""
     buckets: int
-    binding: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Facts of tables and operators, by kind and name."""
 
 
 @dataclass
@@ -151,8 +149,13 @@ class Begun:
         return json.dumps({"version": VERSION, **_plain(self)}, default=_plain, indent=1).encode()
 
     def write(self, spark: SparkSession, checkpoint: str) -> None:
-        """Replace the checkpoint's document."""
-        files_at(spark, checkpoint).write(DOCUMENT, self.data())
+        """Write the checkpoint's document, unless it says the same already.
+
+        Not all file systems replace a file in one step, so that no start does without need.
+        """
+        files, data = files_at(spark, checkpoint), self.data()
+        if not files.is_file(DOCUMENT) or files.read(DOCUMENT) != data:
+            files.write(DOCUMENT, data)
 
 
 def unusable(checkpoint: str, problem: str) -> FkJoinError:

@@ -88,7 +88,7 @@ def _changed(begun: Begun, plan: Physical, checkpoint: str) -> str | None:
     try:
         for (_, identity), spec in zip(before, specs, strict=True):
             known = json.dumps(identity).encode()
-            changed = difference(known, spec.state.identity.encode(), spec.state.tables)
+            changed = difference(known, spec.state.identity.encode())
             if changed is not None:
                 return changed
     except MISSHAPEN as error:

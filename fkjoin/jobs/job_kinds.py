@@ -133,7 +133,7 @@ _SHAPES: Mapping[str, tuple[Any, Any]] = {
 """Types and defaults of settings whose arguments have another form, or say less."""
 
 _OF_PROGRAMS = {
-    *("self", "spark", "bootstrap_servers", "name", "application", "validate", "settings"),
+    *("self", "spark", "bootstrap_servers", "name", "application", "settings"),
     *("checkpoint", "trigger", "query_name"),
 }
 """Arguments that no setting is: a job gives them."""

@@ -7,7 +7,6 @@ look after the topics between stages while the job does not run.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -47,10 +46,8 @@ from fkjoin.metrics import Metrics
 from fkjoin.metrics.page import ShownJob, served
 from fkjoin.metrics.report import Mode
 from fkjoin.metrics.server import ClientAccess, listening
-from fkjoin.plan.base import manifest
 from fkjoin.plan.rules import MOVING, STAGES_SHARE_AN_OPERATOR
 from fkjoin.sessions.settings import (
-    BUCKETS,
     EXCLUDED,
     OPTIMIZE,
     bucket_count,
@@ -99,9 +96,8 @@ def run_job(
         planned = job.queries()
         names = [query.name for query in planned]
         checkpoints = [query.checkpoint for query in planned]
-        facts = _facts(job, spark)
+        facts = _facts(spark)
         if before is not None:
-            _compare(spec, before, facts)
             facts = replace(facts, rules=before.rules)
         finding = "a new one" if before is None else "the job continues from it"
         screen.begin(f"looking at checkpoint {spec.checkpoint}: {finding}")
@@ -183,7 +179,6 @@ def restore_job(path: Path, screen: Screen) -> list[str]:
             )
         _leave_out_later_rules(spark, before)
         job = Job(spec, spark)
-        _compare(spec, before, _facts(job, spark))
         screen.begin(f"comparing targets with checkpoint {spec.checkpoint}")
         with claimed(spark, spec.checkpoint):
             return job.restore()
@@ -424,13 +419,10 @@ def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: F
         time.sleep(0.05)
 
 
-def _facts(job: Job, spark: SparkSession) -> JobFacts:
-    """Collect what binds a checkpoint, by table and operator, and the rules of the optimizer."""
-    binding: dict[str, dict[str, Any]] = {}
-    for sink in job.spec.sinks.values():
-        binding |= manifest(job.tables[sink.table]._planned.node)
+def _facts(spark: SparkSession) -> JobFacts:
+    """Collect the settings that a job begins with."""
     off = switched_off(spark)
-    return JobFacts([rule for rule in MOVING if rule not in off], bucket_count(spark), binding)
+    return JobFacts([rule for rule in MOVING if rule not in off], bucket_count(spark))
 
 
 def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
@@ -444,21 +436,3 @@ def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
     if later:
         spark.conf.set(EXCLUDED, ",".join([*off, *later]))
     return later
-
-
-def _compare(spec: JobSection, before: JobFacts, facts: JobFacts) -> None:
-    """``JobError`` when the checkpoint was made with something else."""
-    _require_same(spec, BUCKETS, before.buckets, facts.buckets)
-    for name in before.binding.keys() & facts.binding.keys():
-        was, now = before.binding[name], facts.binding[name]
-        for setting in {**now, **was}:
-            _require_same(spec, f"{name}: {setting}", was.get(setting), now.get(setting))
-
-
-def _require_same(spec: JobSection, fact: str, was: Any, now: Any) -> None:
-    if was != now:
-        raise JobError(
-            f"checkpoint: {spec.checkpoint} was made with {fact} = {json.dumps(was)}, the job now "
-            f"has {json.dumps(now)}: give the job a new checkpoint and empty targets, or set "
-            f"{fact} back to {json.dumps(was)}"
-        )

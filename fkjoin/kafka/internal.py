@@ -121,8 +121,8 @@ class StageQuery:
     topics: InternalTopics
     reads: tuple[Connection, ...] = ()
     """The topics of tables that it reads."""
-    internal: str | None = None
-    """The internal topic that it reads."""
+    internal: Mapping[str, Connection] = field(default_factory=dict)
+    """The internal topics that it reads, with how each is reached."""
     as_begun: Callable[[str], Physical] | None = field(default=None, repr=False, compare=False)
     """Make the plan as the query of a checkpoint reads it; None where each reads the same."""
 
@@ -169,8 +169,8 @@ class StageQuery:
         require_begun_with(begun, self.spark, checkpoint, self.plan)
 
     def _require_first_records(self, checkpoint: str) -> None:
-        if self.internal is not None:
-            require_first_records(self.spark, checkpoint, self.topics.connection, self.internal)
+        for topic, connection in self.internal.items():
+            require_first_records(self.spark, checkpoint, connection, topic)
 
     @property
     def _own_reads(self) -> list[Connection]:

@@ -28,8 +28,7 @@ def internal_connections(stages: Iterable[StageQuery]) -> dict[str, Connection]:
     """Name the internal topics that the stages write to and read, with how each is reached."""
     connections: dict[str, Connection] = {}
     for stage in stages:
-        own = filter(None, (stage.topics.last, stage.internal))
-        connections |= dict.fromkeys(own, stage.topics.connection)
+        connections |= {stage.topics.last: stage.topics.connection, **stage.internal}
     return connections
 
 

@@ -12,7 +12,7 @@ versions. Any other record goes to the dead letters.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -89,7 +89,7 @@ def staged(
         InWorkers(answered, to_records, RECORD),
         topics,
         (right,),
-        registration,
+        {registration: topics.connection},
     )
     return responses, (rekey, subscribing)
 
@@ -159,24 +159,27 @@ def _stem(application: str, operator: str) -> str:
 def repartition_topic(
     application: str,
     aggregate: str,
-    connection: Connection | None,
-    table: str,
+    read: Mapping[str, Connection | None],
     *,
     settings: TopicSettings,
 ) -> InternalTopics:
-    """The topic between the stages, by default with as many partitions as the table's topic.
+    """The topic between the stages, by default with as many partitions as the first that is read.
 
-    Raises ``TopologyError`` where there is no broker to have it.
+    ``read``: all tables that are read, by name, the left ones first.  Raises ``TopologyError`` if
+    one of them is not a topic: the stages would not know what the other ones have learned of it.
     """
-    if connection is None:
-        raise TopologyError(
-            "deployment: a staged aggregate reads tables that are made from topics "
-            f"(Table.from_kafka), and {table} is not one; write it to a topic first, or leave the "
-            "deployment fused"
-        )
+    connections = []
+    for table, connection in read.items():
+        if connection is None:
+            raise TopologyError(
+                "deployment: a staged aggregate reads tables that are made from topics "
+                f"(Table.from_kafka), and {table} is not one; write it to a topic first, or leave "
+                "the deployment fused"
+            )
+        connections.append(connection)
     name = f"{_stem(application, aggregate)}-repartition"
-    partitions = {name: settings.partitions or connection.partitions}
-    return InternalTopics((connection,), partitions, settings)
+    partitions = {name: settings.partitions or connections[0].partitions}
+    return InternalTopics(tuple(connections), partitions, settings)
 
 
 def to_records(grouped: Physical, topic: InternalTopics) -> Physical:

@@ -18,7 +18,7 @@ from fkjoin.analysis.bound import Projection, Scope, bound_condition
 from fkjoin.analysis.checks import as_emitted, refuse_to_start_over, staged_application
 from fkjoin.analysis.columns import column_of, resolve_column, said_once
 from fkjoin.analysis.emission import Emission
-from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of
+from fkjoin.analysis.planned import OperatorBound, Planned, Settings, made_of, sources_below
 from fkjoin.analysis.vectorize import scalar_of
 from fkjoin.analysis.windows import Closes, Options, sources_of, windowed
 from fkjoin.codec.expressions import Part
@@ -55,8 +55,8 @@ from fkjoin.spark.packing import PackRows
 from fkjoin.spark.schemas import (
     Expression,
     arrow_schema,
+    column_texts,
     require_plain_keys,
-    schema_text,
     spark_schema,
     text,
 )
@@ -157,9 +157,8 @@ def aggregated(
     require_beside(keys, "agg", fold.schema.names, "give it another name")
     topic = None
     if application is not None:
-        topic = repartition_topic(
-            application, label, table.connection, table.name, settings=TopicSettings.of(table.spark)
-        )
+        read = {source.name: source.connection for source in sources_below(table)}
+        topic = repartition_topic(application, label, read, settings=TopicSettings.of(table.spark))
         refuse_to_start_over("deployment", table)
     through = None if topic is None else topic.last
     node = Aggregate(
@@ -212,7 +211,8 @@ class AggregatePlan:
         dead = (*table.dead, *table.dead_of(bound.tried, label))
         if bound.topic is not None:
             records = to_records(grouped, bound.topic)
-            about = records, bound.topic, bound.topic.reads
+            read = {stage.topics.last: stage.topics.connection for stage in queries}
+            about = records, bound.topic, bound.topic.reads, read
             queries = (*queries, StageQuery(f"{label}-regroup", table.spark, *about))
             grouped, unreadable = read_back(
                 table.spark, bound.topic, bound.fold.value, bound.settings.buckets
@@ -301,8 +301,8 @@ class AggregatePlan:
             "columns": [
                 f"{title} = {column}: {fold.schema.field(title).type}" for title, column in columns
             ],
-            "key": schema_text(self._group),
-            "row_key": schema_text(self._row_key),
+            "key": column_texts(self._group),
+            "row_key": column_texts(self._row_key),
         }
         if fold.having is not None:
             facts["having"] = fold.having.text
@@ -333,10 +333,9 @@ class AggregatePlan:
         return state_spec(
             self._bound.settings,
             kind,
-            self.planned.name,
+            self.planned.node,
             bound_to={"materialized": materialized, **self._facts},
             about=about,
-            tables=dict.fromkeys(("key", "row_key", "value"), self.table.name),
         )
 
     def _aggregated(self, grouped: Physical) -> Physical:

@@ -31,7 +31,7 @@ from fkjoin.plan.rules import (
 )
 from fkjoin.spark.frame import KEY, LEFT_GONE, PACKED_KEY
 from fkjoin.spark.json_lines import plain_path
-from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema
+from fkjoin.spark.schemas import arrow_schema, column_texts, spark_schema
 from fkjoin.spark.specs import StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackAnswers
 from fkjoin.stages.answer_rows import RowMaker
@@ -164,20 +164,18 @@ class JoinedTables(Generic[J]):
         bound_to = {
             "how": node.how,
             "joiner": node.joiner,
-            "key": schema_text(self._key),
-            "left": schema_text(columns.left),
-            "right": schema_text(columns.right),
+            "key": column_texts(self._key),
+            "left": column_texts(columns.left),
+            "right": column_texts(columns.right),
             **facts,
         }
         types = {"left": spark_schema(columns.left), "right": spark_schema(columns.right)}
-        left, right = node.left.name, node.right.name
         return state_spec(
             self.bound.settings,
             kind,
-            node.name,
+            self.planned.node,
             bound_to=bound_to,
             about={**about, **types},
-            tables={"key": left, "left": left, "foreign_key": right, "right": right},
             spread=spread,
         )
 

@@ -18,7 +18,7 @@ from fkjoin.lowering.table_plan import TablePlan, paced, table_of
 from fkjoin.plan.nodes import Children, generated_name
 from fkjoin.plan.physical import Counted, Stage, union
 from fkjoin.spark.names import require_apart
-from fkjoin.spark.schemas import arrow_schema, schema_text
+from fkjoin.spark.schemas import arrow_schema, column_texts
 from fkjoin.spark.specs import ChildrenSpec, RekeySpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.children import Family
@@ -76,10 +76,10 @@ def plan_children(planned: Planned, right: TablePlan, left: TablePlan) -> TableP
         "materialized": node.materialized or label,
         "extractor": node.extractor,
         "column": node.column,
-        "key": schema_text(key),
-        "foreign_key": schema_text(foreign_key),
-        "left": schema_text(columns.left),
-        "right": schema_text(columns.right),
+        "key": column_texts(key),
+        "foreign_key": column_texts(foreign_key),
+        "left": column_texts(columns.left),
+        "right": column_texts(columns.right),
     }
     about = {
         "key": left.key_type,
@@ -90,15 +90,9 @@ def plan_children(planned: Planned, right: TablePlan, left: TablePlan) -> TableP
         "versions": [["version", 1]],
         "fused": True,
     }
-    tables = {
-        "key": left.name,
-        "left": left.name,
-        "foreign_key": right.name,
-        "right": right.name,
-    }
 
     def state(kind: type[StageSpec]) -> StateSpec:
-        return state_spec(settings, kind, label, bound_to=facts, about=about, tables=tables)
+        return state_spec(settings, kind, planned.node, bound_to=facts, about=about)
 
     both = JoinSides(left, right, bound.foreign_key, settings)
     sides = both.packed(node, columns)

@@ -31,7 +31,7 @@ from fkjoin.spark.dead_letters import OnError, require_on_error
 from fkjoin.spark.frame import PROBLEM, RAW
 from fkjoin.spark.names import quoted, require_apart, twice
 from fkjoin.spark.packing import PackEvents
-from fkjoin.spark.schemas import Expressions, arrow_schema, listed, schema_text, spark_schema
+from fkjoin.spark.schemas import Expressions, arrow_schema, column_texts, listed, spark_schema
 from fkjoin.spark.specs import EnrichSpec
 from fkjoin.spark.unpacking import UnpackEvents
 from fkjoin.stages.join_rows import How, require_how_of_events
@@ -185,7 +185,7 @@ def require_fused(node: Node) -> None:
 def plan_enrich(planned: Planned, table: TablePlan, events: TablePlan) -> TablePlan:
     """The events with the table's columns."""
     bound: EnrichBound = planned.bound
-    settings, tried, label = bound.settings, bound.tried, planned.name
+    settings, tried = bound.settings, bound.tried
     assert isinstance(planned.node, Enrich)
     assert isinstance(events.node, Events | Enrich)
     node = replace(planned.node, table=table.node, events=events.node)
@@ -198,14 +198,14 @@ def plan_enrich(planned: Planned, table: TablePlan, events: TablePlan) -> TableP
     chosen = [column.alias(name) for name, column in columns.items()]
     asked = by_spark(lambda frame: tried.on(frame).select(*chosen), events.rows)
     packed = InWorkers(asked, PackEvents(key, event, settings.buckets), ENVELOPE)
-    facts = {"key": schema_text(key), "row": schema_text(row)}
+    facts = {"key": column_texts(key), "row": column_texts(row)}
     about = {
         "key": table.key_type,
         "row": spark_schema(row),
         "versions": [list(version) for version in table.node.versions],
     }
-    tables = dict.fromkeys(facts, table.name)
-    state = state_spec(settings, EnrichSpec, label, bound_to=facts, about=about, tables=tables)
+    reads = [table.planned.node]
+    state = state_spec(settings, EnrichSpec, planned.node, bound_to=facts, about=about, reads=reads)
     spec = EnrichSpec(state, how=node.how, in_order=let_through(table.node))
     results = counted(Union((packed_rows(table, pack), packed)), spec)
     unpack = UnpackEvents(event, row, node.added)

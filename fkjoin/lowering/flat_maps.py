@@ -28,8 +28,8 @@ from fkjoin.spark.schemas import (
     Expression,
     Expressions,
     arrow_schema,
+    column_texts,
     require_plain_keys,
-    schema_text,
     struct_type,
 )
 from fkjoin.spark.specs import OwnersSpec, SpreadSpec, StageSpec, StateSpec
@@ -244,9 +244,9 @@ def plan_flat_map(planned: Planned, table: TablePlan) -> TablePlan:
     facts = {
         "rows": node.rows,
         "keyed_by": list(node.keyed_by),
-        "key": schema_text(key),
-        "row": schema_text(row),
-        "row_key": schema_text(row_key),
+        "key": column_texts(key),
+        "row": column_texts(row),
+        "row_key": column_texts(row_key),
     }
     about = {
         "key": planned.key_type,
@@ -254,13 +254,10 @@ def plan_flat_map(planned: Planned, table: TablePlan) -> TablePlan:
         "result": planned.row_type,
         "versions": [["version", 1]],
     }
-    tables = {"row_key": table.name}
-    if node.rows is None:
-        tables["result"] = table.name
 
     def state(kind: type[StageSpec], **more: Any) -> StateSpec:
         bound_to = {**facts, **more}
-        return state_spec(settings, kind, label, bound_to=bound_to, about=about, tables=tables)
+        return state_spec(settings, kind, planned.node, bound_to=bound_to, about=about)
 
     gather = Gather(key, row, "rekey" if node.rows is None else "flat_map")
     pack = PackOutputs(

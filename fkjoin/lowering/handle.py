@@ -42,19 +42,13 @@ class Handle:
         """The handle of a table that is read."""
         return cls._of(called(bind, **options))
 
-    def _called(
-        self,
-        bind: Callable[..., Planned],
-        *others: Planned,
-        validate: bool | None = None,
-        **options: Any,
-    ) -> Self:
+    def _called(self, bind: Callable[..., Planned], *others: Planned, **options: Any) -> Self:
         """The handle of what an operator makes of the table and others.
 
         The session's settings at this moment hold.
         """
         table = self._planned
-        settings = Settings.of(table.spark, validate)
+        settings = Settings.of(table.spark)
         return self._of(called(bind, table, *others, settings=settings, **options))
 
     @property

@@ -31,7 +31,7 @@ from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, ROW
 from fkjoin.spark.packing import CopyRights, PackJoined
-from fkjoin.spark.schemas import arrow_schema, schema_text
+from fkjoin.spark.schemas import arrow_schema, column_texts
 from fkjoin.spark.specs import RekeySpec, ResolveSpec, StageSpec, StateSpec, SubscriptionSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, CarryRows, Joined
@@ -181,7 +181,7 @@ class JoinPlan(JoinAnswers):
             spread=self.node.spread,
             materialized=materialized,
             extractor=self.node.extractor,
-            foreign_key=schema_text(arrow_schema("right", self.right.key_type)),
+            foreign_key=column_texts(arrow_schema("right", self.right.key_type)),
         )
 
     def _rekey(self, columns: Kept, from_answers: Carry | CarryRows | None) -> RekeySpec:

@@ -32,7 +32,7 @@ from fkjoin.plan.physical import Counted, Physical, Stage, by_spark, union
 from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.frame import DELETED, KEY, ROW
 from fkjoin.spark.names import quoted_if_needed
-from fkjoin.spark.schemas import arrow_schema, listed, schema_text, spark_schema
+from fkjoin.spark.schemas import arrow_schema, column_texts, listed, spark_schema
 from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.contribute import Place
@@ -199,6 +199,8 @@ class MultiJoinPlan:
     def _fewer(self, paths: Sequence[Path]) -> tuple[Joins, MultiJoin]:
         names = self.whole.schema.names
         known = [path for path in paths if path[0] in names]  # others are the key's
+        # A row has one column at least, so that it can be told from none.
+        known = known or [(names[0],)]
         joins = replace(self.joins, result=pruned(self.joins.result, known))
         read = list(fields_at(self.joins.result, known))
         return joins, _kept(joins, read, whole=self._keeps_whole_rows)
@@ -244,14 +246,14 @@ class MultiJoinPlan:
             "left": spark_schema(multi_join.left),
             "result": spark_schema(multi_join.schema),
         }
-        tables = {"key": left.name, "left": left.name}
+        reads = [left.planned.node]
         for number, right in enumerate(multi_join.rights):
             table, _ = joins.rights[number]
             kinds |= {
                 f"foreign_key{number}": table.key_type,
                 f"right{number}": spark_schema(right.row),
             }
-            tables |= {f"foreign_key{number}": table.name, f"right{number}": table.name}
+            reads.append(table.planned.node)
         facts = {
             "materialized": materialized,
             "of": [right.name for right in multi_join.rights],
@@ -260,11 +262,11 @@ class MultiJoinPlan:
             "columns": multi_join.columns,
         }
         for name, kind in kinds.items():
-            facts[name] = schema_text(arrow_schema(name, kind))
+            facts[name] = column_texts(arrow_schema(name, kind))
         star = {"star": multi_join.facts(), "fused": True}
         about = {**kinds, **self.versions, **star}
         return lambda kind: state_spec(
-            self.bound.settings, kind, self.node.name, bound_to=facts, about=about, tables=tables
+            self.bound.settings, kind, self.node, bound_to=facts, about=about, reads=reads
         )
 
 

@@ -6,7 +6,7 @@ They are stages and what these say of their state, packing, and the rows of resu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from fkjoin.analysis.planned import Settings
-from fkjoin.plan.base import Node
+from fkjoin.plan.base import Node, unkept
 from fkjoin.plan.nodes import join_below, read_from
 from fkjoin.plan.physical import Counted, InWorkers, Physical, Picked, Stage, by_spark
 from fkjoin.plan.rules import STAGES_SHARE_AN_OPERATOR
@@ -28,20 +28,21 @@ from fkjoin.spark.specs import StageSpec, StateSpec
 def state_spec(
     settings: Settings,
     kind: type[StageSpec],
-    operator: str,
+    node: Node,
     *,
     bound_to: Mapping[str, Any],
     about: Mapping[str, Any],
-    tables: Mapping[str, str],
+    reads: Iterable[Node] | None = None,
     spread: int = 1,
 ) -> StateSpec:
-    """Make what a stage of the operator says of its state, under the settings of its call.
+    """Make what a stage of the planned node says of its state, under the settings of its call.
 
-    ``bound_to``: facts that its checkpoint is bound to, besides name, stage and buckets;
-    ``about``: what is kept for tools that read the state, types among it; ``tables``: names of the
-    tables that these types are of, the operator's left out.
+    ``bound_to``: facts that its checkpoint is bound to, besides name, stage, buckets and tables;
+    ``about``: what is kept for tools that read the state, types among it; ``reads``: tables whose
+    rows are kept, if they are not the node's inputs.
     """
-    facts = {"join": operator, "stage": kind.stage, "buckets": settings.buckets, **bound_to}
+    facts = {"join": node.name, "stage": kind.stage, "buckets": settings.buckets, **bound_to}
+    facts["tables"] = unkept(*(node.inputs if reads is None else reads))
     if spread > 1:
         facts["spread"] = spread
     together = settings.buckets == 1 and STAGES_SHARE_AN_OPERATOR not in settings.off
@@ -52,14 +53,13 @@ def state_spec(
         if isinstance(item, DataType):
             texts[name] = json.loads(item.json())
     return StateSpec(
-        operator,
+        node.name,
         settings.buckets,
         settings.retention_ms,
         settings.index_dir,
         identity_text(facts, texts),
         settings.validate,
         spread,
-        dict(tables),
         together,
     )
 

@@ -398,7 +398,7 @@ def paced(
     settings, interval_ms = planned.bound.settings, planned.bound.emission.interval_ms
     if interval_ms is None:
         return results
-    state = state_spec(settings, PaceSpec, planned.name, bound_to=bound_to, about=about, tables={})
+    state = state_spec(settings, PaceSpec, planned.node, bound_to=bound_to, about=about)
     ends = Ticks(interval_ms, settings.buckets)
     held = Stage(Union((MessagesOnly(results), ends)), PaceSpec(state))
     return Counted(held, f"{planned.name}-pace", ("pace",))

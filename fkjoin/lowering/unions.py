@@ -21,7 +21,7 @@ from fkjoin.plan.nodes import Aggregate, Cogroup, Merge, generated_name, origins
 from fkjoin.plan.physical import Union
 from fkjoin.spark.frame import ROW
 from fkjoin.spark.names import quoted, twice
-from fkjoin.spark.schemas import arrow_schema, schema_text, spark_schema, types_text
+from fkjoin.spark.schemas import arrow_schema, column_texts, spark_schema, types_text
 from fkjoin.spark.specs import AggregateSpec, MergeSpec
 from fkjoin.spark.unpacking import UnpackResults
 
@@ -93,7 +93,7 @@ def _check_merged(tables: Sequence[Planned]) -> None:
             ("key", first.key_type, table.key_type),
             ("row", _by_name(first.row_type), _by_name(table.row_type)),
         ):
-            if schema_text(arrow_schema(part, wanted)) != schema_text(arrow_schema(part, kind)):
+            if column_texts(arrow_schema(part, wanted)) != column_texts(arrow_schema(part, kind)):
                 raise ColumnTypeError(
                     f"{argument}: the {part} of {table.name} is {types_text(kind)}, "
                     f"and the {part} of {first.name} is {types_text(wanted)}; "
@@ -123,7 +123,7 @@ def _check_cogrouped(tables: Sequence[Planned]) -> tuple[Aggregate, ...]:
                 f"{argument}: {table.name} is given twice, or another has its name; "
                 "give group_by(…, name=…)"
             )
-        if schema_text(arrow_schema("key", table.key_type)) != schema_text(
+        if column_texts(arrow_schema("key", table.key_type)) != column_texts(
             arrow_schema("key", tables[0].key_type)
         ):
             key, first_key = types_text(table.key_type), types_text(tables[0].key_type)
@@ -170,8 +170,8 @@ def plan_merge(planned: Planned, *tables: TablePlan) -> TablePlan:
     facts = {
         "materialized": node.materialized or label,
         "of": names,
-        "key": schema_text(key),
-        "row": schema_text(row),
+        "key": column_texts(key),
+        "row": column_texts(row),
     }
     about = {"key": first.key_type, "result": first.row_type, "versions": [["version", 1]]}
     columns = F.struct(*(F.col(quoted(ROW, name)) for name in first.row_type.names))
@@ -180,9 +180,8 @@ def plan_merge(planned: Planned, *tables: TablePlan) -> TablePlan:
     for number, table in enumerate(tables):
         pack = pack_rows(table, row, settings, number=number)
         sides.append(packed(table.rows, pack, row=rows))
-    of_tables = dict.fromkeys(("key", "result"), " and ".join(names))
     spec = MergeSpec(
-        state_spec(settings, MergeSpec, label, bound_to=facts, about=about, tables=of_tables),
+        state_spec(settings, MergeSpec, planned.node, bound_to=facts, about=about),
         in_order=tuple(map(let_through, node.tables)),
         every=bound.emission.every,
         origins=origins(node),
@@ -207,8 +206,8 @@ def plan_cogroup(planned: Planned, *tables: TablePlan) -> TablePlan:
     facts = {
         "materialized": node.materialized or label,
         "of": [table.name for table in nodes],
-        "key": schema_text(key),
-        "columns": schema_text(fold.schema),
+        "key": column_texts(key),
+        "columns": column_texts(fold.schema),
     }
     about = {
         "key": first.key_type,
@@ -222,7 +221,7 @@ def plan_cogroup(planned: Planned, *tables: TablePlan) -> TablePlan:
         assert table.contributions is not None
         contributed.append(table.contributions(number=number, every=emission.every, reader=label))
     spec = AggregateSpec(
-        state_spec(settings, AggregateSpec, label, bound_to=facts, about=about, tables={}),
+        state_spec(settings, AggregateSpec, planned.node, bound_to=facts, about=about),
         fold=fold,
         in_order=True,
         every=emission.every,

@@ -21,6 +21,7 @@ from fkjoin.lowering.answers import JoinRows
 from fkjoin.lowering.stage import counted, let_through, state_spec
 from fkjoin.lowering.table_plan import TablePlan, paced, pack_rows, table_of
 from fkjoin.lowering.workers import packed_rows, packed_view, with_step
+from fkjoin.plan.base import ON_CHANGE, ON_UPDATE
 from fkjoin.plan.nodes import Source, View, fired, read_from
 from fkjoin.plan.optimizer import (
     Off,
@@ -33,7 +34,7 @@ from fkjoin.plan.rules import FILTER_GOES_BELOW_JOIN, VIEW_READS_ANSWERS
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED, LEFT_GONE, PACKED_KEY, PROBLEM, RAW, ROW, TS, VERSION
 from fkjoin.spark.packing import PackJoined
-from fkjoin.spark.schemas import arrow_schema, schema_text, struct_column
+from fkjoin.spark.schemas import arrow_schema, column_texts, struct_column
 from fkjoin.spark.specs import ResolveSpec
 from fkjoin.spark.unpacking import UnpackResults
 from fkjoin.stages.answer_rows import AnswerRows, Joined
@@ -74,13 +75,12 @@ def plan_view(planned: Planned, table: TablePlan) -> TablePlan:
     facts = {
         "materialized": materialized,
         "steps": [list(item) for item in planned.node.steps],
-        "emit": "on-update" if emission.every else "on-change",
-        "key": schema_text(key),
-        "row": schema_text(row),
+        "emit": ON_UPDATE if emission.every else ON_CHANGE,
+        "key": column_texts(key),
+        "row": column_texts(row),
     }
-    tables = {} if planned.node.steps else dict.fromkeys(("key", "result"), table.name)
     spec = ResolveSpec(
-        state_spec(settings, ResolveSpec, label, bound_to=facts, about=about, tables=tables),
+        state_spec(settings, ResolveSpec, planned.node, bound_to=facts, about=about),
         materialized=materialized is not None,
         as_read=resolved.as_read,
         in_order=let_through(below),
@@ -164,18 +164,15 @@ def plan_complete(planned: Planned, table: TablePlan) -> TablePlan:
     facts = {
         "materialized": node.materialized,
         "steps": [list(step) for step in node.steps],
-        "key": schema_text(key),
-        "row": schema_text(row),
+        "key": column_texts(key),
+        "row": column_texts(row),
     }
     about = {
         "key": table.key_type,
         "result": whole,
         "versions": [list(version) for version in node.versions],
     }
-    tables = dict.fromkeys(("key", "result"), node.table.name)
-    state = state_spec(
-        settings, ResolveSpec, planned.name, bound_to=facts, about=about, tables=tables
-    )
+    state = state_spec(settings, ResolveSpec, planned.node, bound_to=facts, about=about)
     spec = ResolveSpec(state, materialized=True, as_read=True, complete=Complete(came))
     results = counted(packed_rows(table, pack), spec)
     return table_of(planned, node, results, UnpackResults(key, (row,), node.versions), table)

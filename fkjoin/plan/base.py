@@ -15,13 +15,13 @@ PERIODIC = "periodic"
 ON_CHANGE = "on-change"
 """Text that says that changes are sent as they come."""
 
+ON_UPDATE = "on-update"
+"""Text that says that a change is sent for each change of an input."""
+
 ON_CLOSE = "on-close"
 """Text that says that a window's row is sent when the window closes."""
 
 T = TypeVar("T")
-
-Facts = tuple[str, dict[str, object]]
-"""The kind of a node, and what binds a job's checkpoint to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,10 @@ class Node:
         """Tell whether rows are made one by one and kept nowhere, unless they go to a sink."""
         return False
 
-    def manifest(self) -> Facts:
-        """Collect what binds a job's checkpoint."""
-        return type(self).__name__.lower(), {"of": [table.name for table in self.inputs]}
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """Facts that its rows depend on, and that no store of its own is bound to."""
+        return {}
 
     def text(self) -> NodeText:
         """Describe it."""
@@ -141,12 +142,10 @@ def in_order(*nodes: T, inputs: Callable[[T], Iterable[T]] = attrgetter("inputs"
     return iter(seen)
 
 
-def manifest(node: Node) -> dict[str, dict[str, object]]:
-    """Collect what binds a job's checkpoint: facts of ``node`` and all below, by kind and name."""
-    bound: dict[str, dict[str, object]] = {}
-    for step in in_order(node):
-        kind, facts = step.manifest()
-        if periodic(step):  # with a source of its own, and a store
-            facts["periodic"] = True
-        bound[f"{kind} {step.name}"] = facts
-    return bound
+def unkept(*nodes: Node) -> dict[str, Mapping[str, object]]:
+    """Collect the facts of nodes, and of those below them down to the next stores, by name.
+
+    A store that reads such rows is bound to these facts: it keeps what they have let through.
+    """
+    below = in_order(*nodes, inputs=lambda node: node.inputs if node.stateless else ())
+    return {node.name: node.facts for node in below}

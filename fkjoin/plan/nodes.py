@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from fkjoin.codec.versions import PLACE
 from fkjoin.plan.base import (
     ON_CHANGE,
-    Facts,
     Node,
     NodeText,
     StageText,
@@ -53,15 +52,15 @@ class Source(Node):
         """
         return 3 * self.parts if self.version[0].startswith(ROOT) else len(self.version)
 
-    def manifest(self) -> Facts:
-        facts: dict[str, object] = {
-            "key": list(self.key),
-            "version": list(self.version),
-            "columns": list(self.columns),
+    @property
+    def facts(self) -> Mapping[str, object]:
+        return {
+            "key": self.key,
+            "version": self.version,
+            "deleted": self.deleted,
+            "timestamp": self.timestamp,
+            "snapshot": self.snapshot is not None,
         }
-        if self.snapshot is not None:  # with a source of its own
-            facts["snapshot"] = True
-        return "table", facts
 
     def text(self) -> NodeText:
         version, own = self.version, self.version[: -len(PLACE)]
@@ -130,10 +129,6 @@ class Join(_OfTwo):
     def staged(self) -> bool:
         return self.topics is not None
 
-    def manifest(self) -> Facts:
-        facts = {"how": self.how, "extractor": self.extractor, "joiner": self.joiner}
-        return "join", _sides(self) | facts | {"deployment": _deployment(self)}
-
     def text(self) -> NodeText:
         to_foreign, back = self.topics or (None, None)
         note = f"left rows of a foreign key over {self.spread} buckets" if self.spread > 1 else None
@@ -153,9 +148,6 @@ class KeyJoin(_OfTwo):
     emit: str = ON_CHANGE
     left_to_spark: str | None = None
     """The reason why Spark makes the rows in a second stage; None where the first one does."""
-
-    def manifest(self) -> Facts:
-        return "join by key", _sides(self) | {"how": self.how, "joiner": self.joiner}
 
     def text(self) -> NodeText:
         by_key = f"{', '.join(self.key)} = {_with_key(self.right)}"
@@ -194,21 +186,6 @@ class Aggregate(_OfOne):
     @property
     def staged(self) -> bool:
         return self.topic is not None
-
-    def manifest(self) -> Facts:
-        facts: dict[str, object] = {
-            "of": self.table.name,
-            "group_by": list(self.grouped_by),
-            "value": list(self.value),
-            "columns": [f"{name} = {text}" for name, text in self.columns],
-            "deployment": _deployment(self),
-        }
-        if self.having is not None:
-            facts["having"] = self.having
-        if self.closes is not None:
-            # with a stage of its own, and with a clock where sources may be idle
-            facts["on-close"] = "clock" if self.closes[1] else True
-        return "aggregate", facts
 
     def text(self) -> NodeText:
         grouped_by, value = ", ".join(self.grouped_by), ", ".join(self.value) or "none"
@@ -289,8 +266,9 @@ class View(_OfOne):
     def stateless(self) -> bool:
         return self.materialized is None
 
-    def manifest(self) -> Facts:
-        return "view", {"of": self.table.name, "steps": [list(step) for step in self.steps]}
+    @property
+    def facts(self) -> Mapping[str, object]:
+        return {"steps": self.steps}
 
     def text(self) -> NodeText:
         return NodeText("view", self.steps, {"resolve": StageText(title="for sinks")})
@@ -312,9 +290,6 @@ class Children(Node):
     def key(self) -> tuple[str, ...]:
         return self.right.key
 
-    def manifest(self) -> Facts:
-        return "children", _sides(self) | {"extractor": self.extractor, "column": self.column}
-
     def text(self) -> NodeText:
         facts = [_foreign_key(self), ("column", f"{self.column}: the left rows by their key")]
         stages = {"rekey": StageText(self.left.key), "children": StageText(["foreign key"])}
@@ -332,10 +307,6 @@ class FlatMap(_OfOne):
     keyed_by: tuple[str, ...]
     """Expressions of the key."""
     emit: str = ON_CHANGE
-
-    def manifest(self) -> Facts:
-        kind = "rekey" if self.rows is None else "flat map"
-        return kind, {"of": self.table.name, "rows": self.rows, "key": list(self.keyed_by)}
 
     def text(self) -> NodeText:
         key, stages = ("key", ", ".join(self.keyed_by)), {"spread": StageText(self.table.key)}
@@ -363,9 +334,6 @@ class Events(_Once):
     columns: tuple[str, ...]
     origin: str
 
-    def manifest(self) -> Facts:
-        return "events", {}
-
     def text(self) -> NodeText:
         facts = ("from", self.origin), ("columns", ", ".join(self.columns))
         return NodeText("source", facts, about="events")
@@ -385,23 +353,12 @@ class Enrich(_Once):
 
     reads = ("table", "events")
 
-    def manifest(self) -> Facts:
-        return "enrich", {"of": self.table.name, "events": self.events.name}
-
     def text(self) -> NodeText:
         on = f"{', '.join(self.on)} = {_with_key(self.table)}"
         facts = ("on", on), ("adds", ", ".join(self.added) or "none")
         stages = {"enrich": StageText(self.table.key)}
         roles = [("events", self.events), ("table", self.table)]
         return NodeText("enrich", facts, stages, self.how, roles)
-
-
-def _sides(node: Join | KeyJoin | Children) -> dict[str, object]:
-    return {"left": node.left.name, "right": node.right.name}
-
-
-def _deployment(node: Node) -> str:
-    return "staged" if node.staged else "fused"
 
 
 def _foreign_key(node: Join | Children) -> tuple[str, str]:

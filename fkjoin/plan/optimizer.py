@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from fkjoin.plan import rules
-from fkjoin.plan.base import Node, periodic
+from fkjoin.plan.base import ON_UPDATE, Node, periodic
 from fkjoin.plan.nodes import (
     Aggregate,
     Join,
@@ -134,6 +134,9 @@ def _of_join(node: N, table: Node, rule: str, off: Off, obstacle: str | None) ->
         obstacle = f"{join.name} keeps its rows, as {join.materialized}"
     elif periodic(join):
         obstacle = f"{join.name} is held back"
+    elif obstacle is None and node.emit == ON_UPDATE != join.emit:
+        # Its resolve sends no change for an answer that changes no row.
+        obstacle = f"{join.name} is {join.emit}"
     return _with(node, rule, off, obstacle)
 
 

@@ -190,7 +190,8 @@ def restore_places(
                 f"checkpoint: {checkpoint} is in use by query {running[0]} of this session: "
                 "stop that one first"
             )
-        begun_as, _ = table(checkpoint)
+        begun_as, begun = table(checkpoint)
+        require_begun_with(begun, spark, checkpoint, begun_as.top)
         return restore(begun_as, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
 
 

@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -230,7 +229,7 @@ class BucketRun:
             self._log,
             self._directory() / bucket_folder(self._bucket, home),
             identity=with_home(self._state.identity, home).encode(),
-            differs=partial(difference, tables=self._state.tables),
+            differs=difference,
         )
 
     def _note_owner(self) -> None:

@@ -118,9 +118,9 @@ def kind_text(kind: pa.DataType) -> str:
     return spark_schema(pa.schema([("it", kind)]))["it"].dataType.simpleString()
 
 
-def schema_text(schema: pa.Schema) -> str:
+def column_texts(schema: pa.Schema) -> list[str]:
     """Names and types, as a checkpoint remembers them."""
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    return [f"{field.name} {field.type}" for field in schema]
 
 
 def types_text(kind: StructType) -> str:

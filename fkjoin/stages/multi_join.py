@@ -44,7 +44,7 @@ Origin = Field | Nested
 
 
 def pruned(result: Nested, paths: Iterable[Path]) -> Nested:
-    """The columns of it that the paths lead to or into, one at least.
+    """The columns of it that the paths lead to or into.
 
     Fields of parts stay whole, so that null stays null.
     """
@@ -56,7 +56,7 @@ def pruned(result: Nested, paths: Iterable[Path]) -> Nested:
         if isinstance(origin, Nested) and () not in below:
             origin = pruned(origin, below)
         columns.append((name, origin))
-    return Nested(tuple(columns or result.columns[:1]))
+    return Nested(tuple(columns))
 
 
 def fields_at(origin: Origin, paths: Iterable[Path]) -> Iterator[Field]:

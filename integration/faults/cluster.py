@@ -105,6 +105,7 @@ class Cluster(Standalone):
             "spark.speculation.minTaskRuntime": "3s",
             "spark.sql.shuffle.partitions": "2",
             "spark.fkjoin.buckets": "4",
+            "spark.fkjoin.validate": "true",
             "spark.fkjoin.index.dir": str(folder / "index"),
         }
         about = {"master": self.master, "folder": str(folder), "conf": settings | conf, "job": job}

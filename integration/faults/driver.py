@@ -39,7 +39,7 @@ def windows(spark: SparkSession, folder: Path, about: dict[str, Any]) -> Table:
     schema, timestamp = f"{ORDERS}, at bigint", "timestamp_seconds(seq)"
     orders = Table.from_files(spark, folder, key="o", schema=schema, timestamp=timestamp, name="timed", **about)
     key = [window("timestamp_seconds(at)", "20 seconds"), "c"]
-    grouped = orders.group_by(key, name="windows", emit="on-close", idle="1 minute", validate=True)
+    grouped = orders.group_by(key, name="windows", emit="on-close", idle="1 minute")
     return grouped.agg(n=count(), total=sum_of("amount"))
 
 
@@ -57,14 +57,14 @@ def main(config: dict[str, Any]) -> None:
     about: dict[str, Any] = {"version": "seq", "deleted": "op = 'd'", "format": "json"}
     orders = Table.from_files(spark, folder / "orders", key="o", schema=ORDERS, **about)
     customers = Table.from_files(spark, folder / "customers", key="c", schema=CUSTOMERS, **about)
-    joined = fk_join(orders, customers, "c", how="left", name="faults", validate=True)
+    joined = fk_join(orders, customers, "c", how="left", name="faults")
     columns = ["_operation as op", "o", "left.amount", "right.name"]
     if config["job"] == "star":
-        joined = fk_join(joined, customers, "left.payer", how="left", name="star", validate=True)
+        joined = fk_join(joined, customers, "left.payer", how="left", name="star")
         columns = ["_operation as op", "o", "left.left.amount", "left.right.name", "right.name as payer"]
     if config["job"] == "summed":
-        inner = fk_join(orders, customers, "c", name="faults", validate=True)
-        grouped = inner.group_by("left.c", name="sums", validate=True)
+        inner = fk_join(orders, customers, "c", name="faults")
+        grouped = inner.group_by("left.c", name="sums")
         joined = grouped.agg(orders=count(), amount=sum_of("left.amount"), largest=largest("left.amount"))
         columns = ["_operation as op", "c", "orders", "amount", "largest"]
     functions = [packing(node.function) for node in below(joined._plan.top) if isinstance(node, InWorkers)]
@@ -74,9 +74,9 @@ def main(config: dict[str, Any]) -> None:
         of_windows = windows(spark, folder / "orders", about).changes.selectExpr(*OF_WINDOWS)
         changes, columns = changes.selectExpr(*columns).unionAll(of_windows), ["*"]
     if config["job"] == "enriched":
-        counted = customers.group_by("c", name="counted", validate=True).agg(n=count())
+        counted = customers.group_by("c", name="counted").agg(n=count())
         lines = spark.readStream.schema(ORDERS).json(str(folder / "orders"))
-        changes = counted.enrich(lines.withColumnRenamed("c", "buyer"), "buyer", "left", "enriched", validate=True).events
+        changes = counted.enrich(lines.withColumnRenamed("c", "buyer"), "buyer", "left", "enriched").events
         columns = ["seq", "n"]
     out = folder / "out"
     out.mkdir(exist_ok=True)

@@ -40,7 +40,7 @@ Rows = dict[str, dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
+    small(spark, tmp_path, validate=True)
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_a_join_of_two_delta_tables_follows_every_kind_of_commit(spark: SparkSes
         sides = [Table.from_delta(spark, left, key="order_id", options=options)]
         sides.append(Table.from_delta(spark, right, key="customer_id", options=options))
         joiner = ["left.amount", "right.name"]
-        joined = fk_join(*sides, "customer_id", "left", joiner, "joined", validate=True)
+        joined = fk_join(*sides, "customer_id", "left", joiner, "joined")
         joined.to_delta(tmp_path / "joined", checkpoint=tmp_path / "ck", **NOW).awaitTermination()
         assert written(tmp_path) == joined_of(tmp_path)
 

@@ -27,7 +27,7 @@ def test_a_join_is_summed_up_by_group_through_a_restart_and_can_be_read(spark: S
     """With regroup in place of resolve; results after it are the same: tests/plan/test_optimizer.py."""
     history, checkpoint, rows = History(tmp_path), tmp_path / "checkpoint", list[Row]()
     joined = fk_join(*tables(spark, tmp_path), "customer_id", name="joined")
-    groups = joined.group_by("right.region", name="regions", validate=True)
+    groups = joined.group_by("right.region", name="regions")
     regions = groups.agg(orders=agg.count(), most=agg.max("left.items"))
     assert "in place of" in regions.describe()
     for _ in range(2):

@@ -35,7 +35,7 @@ from tests.support.sessions import small
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, buckets=2, partitions=2)
+    small(spark, tmp_path, buckets=2, partitions=2, validate=True)
 
 
 def test_a_query_goes_on_from_its_checkpoint_with_its_index_lost_or_too_old(spark: SparkSession, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSes
 
     def joined(spread: int) -> Table:
         orders, customers = tables(spark, tmp_path, deleted=None)
-        more: Any = {"joiner": ["right.region"], "spread": spread, "validate": True}
+        more: Any = {"joiner": ["right.region"], "spread": spread}
         return fk_join(orders, customers, "customer_id", "left", name="joined", **more)
 
     write(1, "hot", *[(f"o{number}", "hot") for number in range(40)])
@@ -138,7 +138,7 @@ def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSes
     with pytest.raises(Exception, match=r"spread"):
         run(joined(2).changes, checkpoint)
     spark.conf.set(BUCKETS, "5")
-    with pytest.raises(Exception, match=r"buckets was 4 and is now 5; start this .*new checkpoint"):
+    with pytest.raises(Exception, match=r"spark.fkjoin.buckets was 4 and is now 5; start this .*new checkpoint"):
         run(joined(3).changes, checkpoint)
 
 
@@ -233,7 +233,7 @@ def dear(left: Any, right: Any) -> str | None:
 def test_a_joiner_that_throws_makes_dead_letters_and_the_last_result_stays(spark: SparkSession, tmp_path: Path) -> None:
     """A function, behind which a second stage stands, and an expression of the workers."""
     sources = Sources(spark, tmp_path, {})
-    joined = sources.orders.join(sources.returns, how="left", joiner=dear, name="joined", validate=True)
+    joined = sources.orders.join(sources.returns, how="left", joiner=dear, name="joined")
     driver, tables = Driver(joined), []
     for orders, returns in (({"x": 1, "y": 2}, {}), ({"x": 7, "y": 4}, {}), ({"x": 5}, {"y": 3})):
         feed(driver, [("orders", key, {"amount": amount}) for key, amount in orders.items()])

@@ -214,7 +214,7 @@ def test_each_event_is_sent_once_with_exact_sums_through_kills_and_repeated_batc
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """A worker is killed in the first batch, and the third is written and repeated."""
-    small(spark, tmp_path, buckets=2, partitions=2)
+    small(spark, tmp_path, buckets=2, partitions=2, validate=True)
     accounts, clicks = tables(spark, tmp_path)
     after = write_batches(tmp_path)
     flag = tmp_path / "kill"
@@ -226,7 +226,6 @@ def test_each_event_is_sent_once_with_exact_sums_through_kills_and_repeated_batc
         how="left",
         name="seen",
         events_name="clicks",
-        validate=True,
     )
     assert seen.columns == ["number", "team", "page", "total", "n"]
     failed = []

@@ -22,6 +22,7 @@ from fkjoin import FkJoinError
 from fkjoin.checkpoint.begun import DOCUMENT, VERSION, Begun, JobFacts, KnownTopic, LearnedColumns
 from fkjoin.errors import FormatError
 from fkjoin.spark.schemas import kept_type
+from fkjoin.storage.arrow_files import without_spark
 from tests.support.places import ROOT
 from tests.support.rooms import MODULES, nodes
 
@@ -33,7 +34,7 @@ FULL = Begun(
     columns={"orders": LearnedColumns(FIELDS, ["region"], ["at.city"], "json"), "given": LearnedColumns()},
     topics={"orders": KnownTopic("id-1"), "customers": KnownTopic("id-2", 1, [(0, 7), (1, 0)])},
     sinks=["parquet /out"],
-    job=JobFacts(["join-reads-answers"], 8, {"view all": {"of": "orders"}, "events clicks": {}}),
+    job=JobFacts(["join-reads-answers"], 8),
 )
 
 
@@ -88,7 +89,7 @@ SHAPES: list[tuple[list[Any], Any]] = [
     (["topics", "orders"], {}),
     (["topics", "customers", "generation"], True),
     (["topics", "customers", "ends", 0], [1, 2, 3]),
-    (["job", "binding", "view all"], None),
+    (["job", "buckets"], "8"),
 ]
 
 
@@ -115,6 +116,19 @@ while True:
         files.write(DOCUMENT, data)
     print("written", flush=True)
 """
+
+
+def test_a_document_that_says_the_same_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An end within a replacement in two steps would leave none."""
+    files = without_spark(str(tmp_path))
+    monkeypatch.setattr("fkjoin.checkpoint.begun.files_at", lambda *_: files)
+    session: Any = None
+    FULL.write(session, str(tmp_path))
+    inode = (tmp_path / DOCUMENT).stat().st_ino
+    FULL.write(session, str(tmp_path))
+    assert (tmp_path / DOCUMENT).stat().st_ino == inode
+    replace(FULL, zone="UTC").write(session, str(tmp_path))
+    assert Begun.parsed((tmp_path / DOCUMENT).read_bytes(), "/ck").zone == "UTC"
 
 
 def test_a_kill_while_a_document_is_written_leaves_a_whole_one(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin import FkJoinError, Table, TopologyError, cogroup, fk_join
 from fkjoin.checkpoint import begun_with
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
+from fkjoin.events import Enriched
 from fkjoin.plan.physical import Physical, Union
 from fkjoin.sessions.settings import TIME_ZONE
 from tests.support.queries import write_lines
@@ -74,7 +75,7 @@ def test_a_start_in_another_time_zone_is_refused(spark: SparkSession, tmp_path: 
     assert spark.read.parquet(str(tmp_path / "out")).count() == 3
 
 
-OTHER_FACTS = [["visits", {"join": 5, "about": []}]]
+OTHER_FACTS = [["visits", {"join": 5, "tables": ["orders"]}]]
 LOST: dict[str, dict[str, Any]] = {
     "has no section zone": {"zone": None, "operators": None, "sources": None},
     "has no section operators": {"operators": None},
@@ -193,42 +194,49 @@ def test_a_run_that_was_killed_early_starts_again(spark: SparkSession, tmp_path:
     assert spark.read.parquet(str(tmp_path / "out")).count() == 1
 
 
-AMOUNT, SCORE = "amount of orders", "score of customers"
-BOTH, OF = [AMOUNT, SCORE], "customer"
-OPERATORS: list[tuple[Callable[[Table, Table], Table], list[str]]] = [
-    (lambda o, c: fk_join(fk_join(o, c, OF, joiner=["left.*"]), c, OF, name="x"), BOTH),
-    (lambda o, c: fk_join(o, c, OF).group_by("right.name").sum("left.amount"), [AMOUNT]),
-    (lambda o, c: cogroup(o.group_by("id").sum("amount"), c.group_by("id").count()), [AMOUNT]),
-    (lambda o, _: o.filter("amount > 1", name="dear").materialize("dear"), ["amount of dear"]),
-    (lambda o, _: o.rekey("customer", name="by"), [AMOUNT]),
-    (lambda o, _: o.merge(o.filter("true", name="others")), ["amount of orders and others"]),
-    (lambda o, c: c.with_children(o, "customer"), BOTH),
-    (lambda o, c: o.join(c, name="joined"), BOTH),
-]
+def dear_and_customers(
+    spark: SparkSession, folder: Path, *, amount: str = "bigint", version: str = "n", dear: str = "amount > 1"
+) -> tuple[Table, Table]:
+    """A view of orders, and customers."""
+    of_orders, of_customers = f"customer string, amount {amount}, m bigint", "name string"
+    orders, customers = (
+        Table.from_files(spark, folder, schema=f"id string, n long, {columns}", name=name, key="id", version=by, format="json")
+        for name, columns, by in (("orders", of_orders, version), ("customers", of_customers, "n"))
+    )
+    return orders.filter(dear, name="dear"), customers
 
 
-def test_another_type_of_a_column_is_named_by_table_and_column_without_rules(spark: SparkSession, tmp_path: Path) -> None:
-    def tables(amount: str, score: str) -> list[Table]:
-        about: dict[str, Any] = {"key": "id", "version": "n", "format": "json"}
-        of_orders = f"id string, customer string, amount {amount}, n bigint"
-        of_customers = f"id string, name string, score {score}, n bigint"
-        return [
-            Table.from_files(spark, tmp_path, schema=of_orders, name="orders", **about),
-            Table.from_files(spark, tmp_path, schema=of_customers, name="customers", **about),
-        ]
+OF = "customer"
+OPERATORS: dict[str, Callable[[Table, Table], Table | Enriched]] = {
+    "join": lambda o, c: fk_join(o, c, OF, name="joined"),
+    "right table": lambda o, c: fk_join(c, o, "name", name="joined"),
+    "several right tables": lambda o, c: fk_join(fk_join(o, c, OF, joiner=["left.*"], name="a"), c, OF, name="x"),
+    "aggregate of a join": lambda o, c: fk_join(o, c, OF, name="a").group_by("right.name", name="x").sum("left.amount"),
+    "cogroup": lambda o, c: cogroup(o.group_by("id", name="a").sum("amount"), c.group_by("id", name="b").count(), name="x"),
+    "view": lambda o, _: o.filter("amount > 0", name="x"),
+    "rekey": lambda o, _: o.rekey("customer", name="x"),
+    "merge": lambda o, _: o.merge(o.filter("true", name="others"), name="x"),
+    "children": lambda o, c: c.with_children(o, "customer", name="x"),
+    "join by key": lambda o, c: o.join(c, name="x"),
+    "enrich": lambda o, c: o.enrich(c.changes.select("name"), on="name", name="x"),
+}
+CHANGED = {
+    "amount": ("double", r'was \["amount:? int64"\] and is now \["amount:? double"\]'),
+    "version": ("m", r'version of orders was \["n"\] and is now \["m"\]'),
+    "dear": ("amount > 2", r'steps( of dear)? was \[\["filter", "amount > 1"\]\] and is now \[\["filter", "amount > 2"\]\]'),
+}
+"""By what of the tables changes, what it becomes, and what the refusal says."""
 
-    place, before = str(tmp_path / "ck"), tables("bigint", "int")
-    changed = {AMOUNT: tables("double", "int"), SCORE: tables("bigint", "decimal(10,2)")}
-    types = {AMOUNT: "bigint and is now double", SCORE: "int and is now decimal(10,2)"}
-    for make, columns in OPERATORS:
-        first = Begun()
-        begun_with.require_begun_with(first, spark, place, make(*before)._plan.top)
-        for other in (AMOUNT, SCORE)[: len(columns)]:
-            again, column = Begun.parsed(first.data(), "it"), columns[other == SCORE]
-            with pytest.raises(FkJoinError, match=r"made by another job: of store [\w-]+, column ") as refused:
-                begun_with.require_begun_with(again, spark, place, make(*changed[other])._plan.top, lambda: "a sink")
-            said = str(refused.value).partition(", column ")[2].partition(", and a sink already")[0]
-            assert said == f"{column} was {types[other]}"
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_store_is_bound_to_the_tables_whose_rows_it_keeps(spark: SparkSession, tmp_path: Path, operator: str) -> None:
+    """Their columns, and what they are made of as far as they have no store of their own."""
+    make, place, first = OPERATORS[operator], str(tmp_path / "ck"), Begun()
+    begun_with.require_begun_with(first, spark, place, make(*dear_and_customers(spark, tmp_path))._plan.top)
+    for what, (value, says) in CHANGED.items():
+        top = make(*dear_and_customers(spark, tmp_path, **{what: value}))._plan.top
+        with pytest.raises(FkJoinError, match=rf"made by another job: of store [\w-]+, .*{says}.*, and a sink already"):
+            begun_with.require_begun_with(Begun.parsed(first.data(), "it"), spark, place, top, lambda: "a sink")
 
 
 def test_without_operators_the_time_zone_is_compared(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:

@@ -29,7 +29,7 @@ def sold(of: Sources) -> Table:
     columns = ["left.amount", "left.name", "left.shop", "right.title", "right.price"]
     with_product = fk_join(with_customer, of.products, "product.id", joiner=columns)
     columns = ["left.amount", "left.name", "left.title", "left.price", "right.town"]
-    return fk_join(with_product, of.shops, "shop", "left", columns, name="sold", validate=True)
+    return fk_join(with_product, of.shops, "shop", "left", columns, name="sold")
 
 
 def test_on_spark_a_multi_way_join_and_its_state_have_their_rows(

@@ -35,7 +35,7 @@ SHORT = "periodic 100 ms"
 
 @pytest.fixture(autouse=True)
 def settings(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, buckets=3)
+    small(spark, tmp_path, buckets=3, validate=True)
 
 
 def order(key: str, customer: str, amount: float, lsn: int, op: str = "u") -> dict[str, Any]:
@@ -43,7 +43,7 @@ def order(key: str, customer: str, amount: float, lsn: int, op: str = "u") -> di
 
 
 def joined(orders: Table, customers: Table, emit: str) -> Table:
-    return fk_join(orders, customers, "customer_id", name="joined", emit=emit, validate=True)
+    return fk_join(orders, customers, "customer_id", name="joined", emit=emit)
 
 
 def test_changes_wait_through_restarts_and_the_last_one_is_sent(spark: SparkSession, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def windows(spark: SparkSession, folder: Path, idle: str) -> Table:
     customers = sources.files("customers", "customer_id", CUSTOMERS, timestamp="seen")
     joined = orders.join(customers, "customer_id", joiner=["left.at", "left.amount", "right.region"], name="joined")
     key = [fkjoin.window("at", "10 minutes", "5 minutes"), "region"]
-    grouped = joined.group_by(key, name="sums", emit="on-close", grace="2 minutes", idle=idle, validate=True)
+    grouped = joined.group_by(key, name="sums", emit="on-close", grace="2 minutes", idle=idle)
     return grouped.agg(rows=agg.count(), total=agg.sum("amount"), most=agg.max("amount"))
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from fkjoin import read_state
 from fkjoin.checkpoint.entries import look_up
 from fkjoin.checkpoint.saved import saved_stores
+from fkjoin.errors import FkJoinError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.jobs.job_kinds import JobError
@@ -44,7 +45,9 @@ def test_it_runs_in_memory(spark: SparkSession, tmp_path: Path) -> None:
     """The table is made as a method of the face makes it."""
     small(spark, tmp_path, buckets=2)
     orders = Sources(spark, tmp_path, {}).files("orders", "id", "id string, shop string")
-    driver = Driver(orders._called(distinct, by="upper(shop) as shop", name="shops"))
+    shops = orders._called(distinct, by="upper(shop) as shop", name="shops")
+    assert re.search(r"^distinct shops .*\n(  .*\n)*  Sub-topology: 2  distinct .*store shops-distinct", shops.describe(), re.M)
+    driver = Driver(shops)
     source = driver.input("orders")
     source.change("o1", {"shop": "a"})
     source.change("o2", {"shop": "A"})
@@ -98,6 +101,8 @@ def test_a_job_runs_it_and_its_state_is_read(spark: SparkSession, tmp_path: Path
     changed = Job(read_job(path), spark)
     changed.check()
     run_queries(changed)
+    with pytest.raises(FkJoinError, match="of store shops-regroup, by was .*upper.* and is now .*lower"):
+        Job(read_job(job(tmp_path, JOB.replace("upper(shop)", "lower(shop)"))), spark).check()
     lines = [line for part in (tmp_path / "out").glob("part-*.json") for line in part.read_text().splitlines()]
     changes = sorted((row["shop"], row["_operation"]) for row in map(json.loads, lines))
     assert changes == [("A", "insert"), ("B", "insert"), ("C", "delete"), ("C", "insert")]

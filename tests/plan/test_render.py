@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fkjoin.errors import InvariantError, TopologyError
-from fkjoin.plan.base import Node, NodeText, StageText, manifest, periodic
+from fkjoin.plan.base import Node, NodeText, StageText, unkept
 from fkjoin.plan.describe.picture import svg
 from fkjoin.plan.describe.render import draw, drawn
 from fkjoin.plan.describe.steps import SinkStep, job_steps
@@ -114,7 +114,7 @@ def test_another_format_is_refused() -> None:
 
 
 def test_a_topic_is_ordered_by_the_numbers_that_its_versions_have() -> None:
-    """Its manifest, which checkpoints keep, has the names of before."""
+    """Its facts, which checkpoints keep, have the names of before."""
     place = ("topic", "partition", "offset")
     plain, chosen = (
         Source("orders", ("id",), version, "null value", "timestamp", ("n",), "kafka topic orders", topic="orders")
@@ -122,7 +122,7 @@ def test_a_topic_is_ordered_by_the_numbers_that_its_versions_have() -> None:
     )
     assert "version    timestamp, partition, offset" in draw(plain, [])
     assert "version    source.lsn, timestamp, partition, offset" in draw(chosen, [])
-    assert manifest(plain)["table orders"]["version"] == [*place]
+    assert plain.facts["version"] == place
     stream = Source("orders", ("id",), place, None, None, ("n",), "stream")
     assert "version    topic, partition, offset" in draw(stream, [])
 
@@ -130,9 +130,6 @@ def test_a_topic_is_ordered_by_the_numbers_that_its_versions_have() -> None:
 @dataclass(frozen=True, slots=True)
 class Latest(Distinct):
     """An operator that says all that there is to say of it."""
-
-    def manifest(self) -> tuple[str, dict[str, object]]:
-        return "latest", {"of": self.table.name, "by": list(self.key)}
 
     def text(self) -> NodeText:
         stages = {"values": StageText(["value"], "a-topic", "newest first", "newest")}
@@ -153,13 +150,11 @@ def text_of(node: Node, *running: Running) -> str:
     return text[text.index(f"\n{node.text().kind} {node.name}") + 1 :]
 
 
-def test_a_checkpoint_is_bound_to_it() -> None:
-    assert manifest(DISTINCT)["distinct seen"] == {"of": ["large"]}
-    held = replace(DISTINCT, emit="periodic 5 s")
-    assert (periodic(DISTINCT), periodic(held)) == (False, True)
-    assert manifest(held)["distinct seen"] == {"of": ["large"], "periodic": True}
-    latest = manifest(Latest("seen", LARGE_RECORDS, ("shop",)))
-    assert latest["latest seen"] == {"of": "large", "by": ["shop"]}
+def test_a_store_is_bound_to_what_rows_are_made_of_down_to_the_next_store() -> None:
+    records = {"key": ("id",), "version": ("lsn",), "deleted": None, "timestamp": None, "snapshot": False}
+    assert unkept(LARGE_RECORDS) == {"large": {"steps": (("filter", "n > 1"),)}, "orders": records}
+    assert unkept(DISTINCT, SHOPS) == {"seen": {}, "shops": {**records, "key": ("shop",)}}
+    assert unkept(replace(LARGE_RECORDS, materialized="kept")).keys() == {"large"}
 
 
 def test_it_is_described_by_the_stages_that_run() -> None:

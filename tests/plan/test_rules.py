@@ -100,6 +100,13 @@ def test_a_join_whose_rows_are_wanted_is_resolved(rule: Rule, on: Callable[[Node
     assert rule(on(below), {}, "it cannot be done").rules[-1].why_not == why
 
 
+@pytest.mark.parametrize(("rule", "on"), FOR_JOINS[1:])
+def test_a_join_that_sends_fewer_updates_than_its_reader_is_resolved(rule: Rule, on: Callable[[Node], Node]) -> None:
+    reader = replace(on(JOINED), emit="on-update")
+    assert rule(reader, {}).rules[-1].why_not == "joined is on-change"
+    assert fired(rule(replace(reader, **{reader.reads[0]: replace(JOINED, emit="on-update")}), {}), name_of(rule))
+
+
 @pytest.mark.parametrize(("rule", "on"), FOR_JOINS)
 @pytest.mark.parametrize("below", [ORDERS, LARGE, TOTALS, replace(SEEN, materialized="kept")])
 def test_what_is_not_made_of_a_joins_rows_is_left_alone(rule: Rule, on: Callable[[Node], Node], below: Node) -> None:

@@ -131,7 +131,7 @@ def regional(spark: SparkSession, folder: Path, name: str, key: str = "id") -> T
 
 
 def test_a_merged_table_is_kept_and_looked_up_and_one_of_other_keys_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, buckets=2)
+    small(spark, tmp_path, buckets=2, validate=True)
     eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us")
     refusals: list[tuple[list[Any], str]] = [
         ([], "merge: 1 to 99 other tables are needed, these are 0"),
@@ -146,7 +146,7 @@ def test_a_merged_table_is_kept_and_looked_up_and_one_of_other_keys_is_refused(s
             eu.merge(*others)
     with pytest.raises(TopologyError, match="positions: eu is not read from a topic"):
         eu.merge(us).to_kafka("t", "b", checkpoint="c", positions=True)
-    orders = eu.merge(us, name="orders", validate=True).materialize("all-orders")
+    orders = eu.merge(us, name="orders").materialize("all-orders")
     for folder, lines in (("eu", [("1", 1, "u"), ("2", 2, "d")]), ("us", [("1", 10, "u"), ("3", 30, "u")])):
         rows = [{"id": key, "customer": "a", "items": items, "op": op, "lsn": 1} for key, items, op in lines]
         write_lines(tmp_path / folder, "0", rows)

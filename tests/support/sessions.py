@@ -45,11 +45,14 @@ def short_lived(**more: str) -> dict[str, str]:
     return os.environ | {"JAVA_TOOL_OPTIONS": SHORT_LIVED, **more}
 
 
-def small(spark: SparkSession, folder: Path, buckets: int = STAGE_PARTS, partitions: int = STAGE_PARTS) -> None:
+def small(
+    spark: SparkSession, folder: Path, buckets: int = STAGE_PARTS, partitions: int = STAGE_PARTS, *, validate: bool = False
+) -> None:
     """Settings for tables that are built from here on: few partitions, indexes under ``folder``, all of the optimizer."""
-    from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS
+    from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, OPTIMIZE, PARTITIONS, VALIDATE
 
     chosen = {PARTITIONS: partitions, BUCKETS: buckets, INDEX_DIR: folder / "index", OPTIMIZE: "true", EXCLUDED: ""}
+    chosen[VALIDATE] = str(validate).lower()
     for name, value in chosen.items():
         spark.conf.set(name, str(value))
 
@@ -71,7 +74,7 @@ def small_tables(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
     """Small tables, and rules that a test may leave out: they are back for the tests after it."""
     from fkjoin.sessions.settings import EXCLUDED
 
-    small(spark, tmp_path, buckets=2)
+    small(spark, tmp_path, buckets=2, validate=True)
     yield
     spark.conf.set(EXCLUDED, "")
 

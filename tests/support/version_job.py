@@ -34,8 +34,8 @@ CRASH = 1
 def sum_up(spark: SparkSession, folder: Path, crash: bool = False) -> None:
     """Write each batch's results to ``out/BATCH.jsonl`` until all is read."""
     orders, customers = tables(spark, folder, options={"maxFilesPerTrigger": "1"})
-    joined = fk_join(orders, customers, "customer_id", name="joined", validate=True).materialize("joined")
-    regions = joined.group_by("right.region", name="regions", validate=True)
+    joined = fk_join(orders, customers, "customer_id", name="joined").materialize("joined")
+    regions = joined.group_by("right.region", name="regions")
     table = regions.agg(orders=agg.count(), revenue=agg.sum("left.amount"), most=agg.max("left.items"))
     (folder / "out").mkdir(exist_ok=True)
 
@@ -102,7 +102,7 @@ def refused(call: Callable[[], Any]) -> Any:
 def begun(folder: Path) -> SparkSession:
     here: Any = {"ui_enabled": "false", "driver_host": "127.0.0.1", "driver_extraJavaOptions": SHORT_LIVED}
     spark = session("versions", "local[2]", **here)
-    small(spark, folder, buckets=2, partitions=2)
+    small(spark, folder, buckets=2, partitions=2, validate=True)
     return spark
 
 

@@ -52,8 +52,6 @@ class StateSpec:
     """Check the store's invariants after each batch."""
     spread: int = 1
     """Number of buckets over which the subscriptions of one foreign key are spread."""
-    tables: Mapping[str, str] = field(default_factory=dict)
-    """Names of the tables that the types in its identity are of, as errors call them."""
     together: bool = False
     """It shares an operator of Spark with the stages that it reads directly."""
 

@@ -20,7 +20,7 @@ from fkjoin.plan.nodes import generated_name, read_from
 from fkjoin.plan.physical import Counted, InWorkers, MessagesOnly, Stage, by_spark
 from fkjoin.spark.buckets import ENVELOPE
 from fkjoin.spark.frame import DELETED
-from fkjoin.spark.schemas import Expressions, arrow_schema, require_plain_keys, schema_text
+from fkjoin.spark.schemas import Expressions, arrow_schema, column_texts, require_plain_keys
 from fkjoin.spark.specs import RegroupSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
 from tests.support.distinct.stage import DistinctSpec
@@ -85,8 +85,8 @@ def plan_distinct(planned: Planned, table: TablePlan) -> TablePlan:
     }
 
     def state(kind: type[StageSpec], **more: Any) -> StateSpec:
-        facts: Mapping[str, Any] = {"by": list(bound.by.texts), "key": schema_text(key), **more}
-        return state_spec(settings, kind, label, bound_to=facts, about=about, tables={"row_key": table.name})
+        facts: Mapping[str, Any] = {"by": list(bound.by.texts), "key": column_texts(key), **more}
+        return state_spec(settings, kind, planned.node, bound_to=facts, about=about)
 
     columns = bound.by.struct_of(tried.columns)
     chosen = packing_columns(problem=tried.problems, row=F.when(~F.col(DELETED), columns), group=columns)

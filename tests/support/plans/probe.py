@@ -24,8 +24,7 @@ from pyspark.sql.types import StructType
 from fkjoin import Table
 from fkjoin.events import Enriched
 from fkjoin.jobs.job import Job
-from fkjoin.jobs.runner import _facts as facts_of_job
-from fkjoin.plan.base import in_order, manifest
+from fkjoin.plan.base import in_order
 from fkjoin.plan.rules import RULES
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE
 from fkjoin.spark.identity import identity_text, read_identity
@@ -35,8 +34,6 @@ STATEFUL, METRICS = "TransformWithStateInPySpark", "CollectMetrics"
 
 _OF_ALL = ("buckets", "retention_ms", "index_dir")
 """Settings of the session, for all operators of a query."""
-_OF_ONE = ("validate",)
-"""Other facts of one operator's state; operator and identity stand in lines of their own."""
 _ENVELOPES = "struct<bucket:int,payload:binary,counter:string,count:bigint>"
 _OPTIONS = ("subscribe", "startingOffsets", "interval_ms")
 """The options of sources that are said; of files all but the path are."""
@@ -110,7 +107,6 @@ def told(built: Table | Enriched | Job, text: Text, folder: Path, *, whole: bool
         return
     text.block("describe()", built.describe().splitlines())
     text.block("rules", _verdicts([built]))
-    text.block("manifest", _facts(manifest(built._plan.node)))
     frames = {"events": built.events} if isinstance(built, Enriched) else {"changes": built.changes}
     for stage in built.stages:
         frames[f"stage {stage.name}"] = stage.frame
@@ -125,9 +121,6 @@ def told(built: Table | Enriched | Job, text: Text, folder: Path, *, whole: bool
 def _told_of_job(job: Job, text: Text) -> None:
     text.block("describe()", job.describe().splitlines())
     text.block("rules", _verdicts(job.tables.values()))
-    spark = next(iter(job.tables.values())).changes.sparkSession
-    facts = facts_of_job(job, spark)
-    text.block("manifest", _facts({"buckets": facts.buckets, "rules": facts.rules, **facts.binding}))
     for query in job.queries():
         _told_of_query(query.name, started(query.start), text)
 
@@ -135,10 +128,6 @@ def _told_of_job(job: Job, text: Text) -> None:
 def _verdicts(tables: Iterable[Table | Enriched]) -> list[str]:
     nodes = in_order(*(table._plan.node for table in tables))
     return [f"{node.name}: {verdict}" for node in nodes for verdict in node.rules]
-
-
-def _facts(found: dict[str, Any]) -> list[str]:
-    return [f"{name} = {json.dumps(value)}" for name, value in found.items()]
 
 
 def _told_of_query(name: str, frame: DataFrame, text: Text) -> None:
@@ -166,7 +155,7 @@ def _told_of_plan(plan: Plan, text: Text) -> None:
         with text.under(f"operator {number}: {spec.name}"):
             text.add(f"reads {', '.join(operator.reads)}")
             own = _settings(spec, (one.name for one in fields(spec) if one.name != "state"))
-            text.add(", ".join([*_settings(spec.state, _OF_ONE), *own]) or "all else as by default")
+            text.add(", ".join(own) or "all else as by default")
             facts, about = _identity(spec)
             text.block("bound to", facts)
             text.block("about", about)

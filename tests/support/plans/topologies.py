@@ -211,7 +211,7 @@ def join_of_one_log_with_times(of: Sources) -> Table:
     about = {"log": "shop", "timestamp": "lsn"}
     orders = of.files("orders-of-log", "order_id", ORDER, **about)
     customers = of.files("customers-of-log", *SIDES["customers"], **about)
-    return fk_join(orders, customers, "customer_id", name="joined", validate=True)
+    return fk_join(orders, customers, "customer_id", name="joined")
 
 
 def join_of_a_stream_and_csv(of: Sources) -> Table:
