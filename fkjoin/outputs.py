@@ -15,6 +15,7 @@ from fkjoin.checkpoint.query import Query
 from fkjoin.kafka import writing
 from fkjoin.kafka.formats import Format as KafkaFormat
 from fkjoin.lowering.handle import Handle
+from fkjoin.plan.base import unkept
 from fkjoin.sinks import RETRY_S, Kafka, Parquet, batches
 from fkjoin.sinks.table_sink import require_table_sink
 from fkjoin.spark.dead_letters import OnError
@@ -101,7 +102,7 @@ class Outputs(Handle):
             batches.make_topics(table, folder)
             records = Kafka(topic, bootstrap_servers, key, value, headers, positions).records(table)
             more: Any = {"options": options, "trigger": when, "name": query_name or table.name}
-            more |= {"checkpoint": folder, "begun": begun}
+            more |= {"checkpoint": folder, "begun": begun, "tables": unkept(table.planned.node)}
             return writing.start(spark, records, topic, bootstrap_servers, **more)
 
         return start_claimed(spark, folder, begin)
@@ -492,8 +493,8 @@ class Outputs(Handle):
         TopologyError
             If the query has other sinks.
         FkJoinError
-            If the checkpoint is in use or does not belong to a query, or if the state does not
-            contain the rows.
+            If the checkpoint is in use, or does not belong to a query of this table, or if the
+            state does not contain the rows.
 
         Examples
         --------

@@ -191,8 +191,8 @@ def test_a_staged_aggregate_of_a_join_notices_each_topic_that_is_new(shop: Shop,
     for use in (StageQuery.start, StageQuery.check):
         with pytest.raises(FkJoinError, match=f"topic {shop.customers} .*created again"):
             use(regroup(), str(tmp_path / "regroup"))
-    write_lines(tmp_path / "names", "1", [{"key": "c", "name": "Ada"}])
-    files = Table.from_files(shop.spark, tmp_path / "names", name="names", key="key", version="name")
+    write_lines(tmp_path / "names", "1", [{"key": "c", "name": "Ada", "n": 1}])
+    files = Table.from_files(shop.spark, tmp_path / "names", name="names", key="key", version="n")
     both = fk_join(shop.table(shop.orders, "customer string"), files, "customer")
     with pytest.raises(TopologyError, match=r"made from topics \(Table.from_kafka\), and names is not one"):
         both.group_by("right.name", deployment="staged").count()

@@ -102,9 +102,18 @@ def filtered(
 
 
 def mapped(
-    table: Planned, *, columns: Expressions, name: str | None, emit: Emit, settings: Settings
+    table: Planned,
+    *,
+    columns: Expressions,
+    name: str | None,
+    emit: Emit,
+    settings: Settings,
+    written: tuple[str, str] | None = None,
 ) -> Planned:
-    """See ``Table.map_values``.  Raises ``TopologyError``."""
+    """See ``Table.map_values``.  Raises ``TopologyError``.
+
+    ``written``: the step as the user wrote it, if not so.
+    """
     projection = Projection.of("columns", columns, table.scope)
     unchanged = {named(item, table.visible_names) for item in projection.texts} & set(table.key)
     changed = [name for name in projection.schema.names if name not in unchanged]
@@ -122,7 +131,7 @@ def mapped(
     gone = F.col(DELETED)
     row = F.when(~gone, projection.struct_of(tried.columns))
     kind = StructType([_tried(expression) for expression in projection.bound])
-    shown = (("map_values", ", ".join(projection.texts)),)
+    shown = (written or ("map_values", ", ".join(projection.texts)),)
     step = ViewStep(tried, row, kind, gone, reads, shown, evaluate)
     return _view(table, step, name, emit, settings)
 
@@ -144,7 +153,7 @@ def dropped(table: Planned, *, names: Sequence[str], **options: Any) -> Planned:
             "be dropped; give the table another key with rekey"
         )
     columns = [quoted_if_needed(name) for name in table.rest if name not in gone]
-    return mapped(table, columns=columns, **options)
+    return mapped(table, columns=columns, written=("drop", ", ".join(gone)), **options)
 
 
 def with_columns(table: Planned, *, columns: Mapping[str, Expression], **options: Any) -> Planned:
@@ -155,12 +164,13 @@ def with_columns(table: Planned, *, columns: Mapping[str, Expression], **options
             f"not {columns!r}"
         )
     titled = {name: _titled(expression, name) for name, expression in columns.items()}
+    written = "with_columns", ", ".join(map(text, titled.values()))
     known = {name.lower(): name for name in columns}
     chosen: list[Expression] = []
     for name in table.rest:
         title = known.get(name.lower())
         chosen.append(quoted_if_needed(name) if title is None else titled.pop(title))
-    return mapped(table, columns=[*chosen, *titled.values()], **options)
+    return mapped(table, columns=[*chosen, *titled.values()], written=written, **options)
 
 
 def _titled(expression: Expression, name: str) -> Expression:

@@ -66,6 +66,8 @@ class Begun:
     """Names of stateful operators, and facts that bind their stores, as each bucket has them."""
     sources: int | None = None
     """The number of sources that the query reads."""
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Facts that no store is bound to, by the tables that end in a sink as they are read."""
     columns: dict[str, LearnedColumns] = field(default_factory=dict)
     topics: dict[str, KnownTopic] = field(default_factory=dict)
     sinks: list[str] | None = None

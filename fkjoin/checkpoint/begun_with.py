@@ -6,7 +6,9 @@ Each bucket's store says the same of its operator, but only once there is data, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -17,7 +19,7 @@ from fkjoin.checkpoint.damage import NEW_OR_BACK
 from fkjoin.errors import FkJoinError
 from fkjoin.plan.physical import Physical, reads, stages
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, TIME_ZONE, time_zone
-from fkjoin.spark.identity import difference
+from fkjoin.spark.identity import difference, identity_text
 
 
 def require_begun_with(
@@ -25,19 +27,22 @@ def require_begun_with(
     spark: SparkSession,
     checkpoint: str,
     plan: Physical,
+    *,
     written: Callable[[], str | None] = lambda: None,
+    tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Raise ``FkJoinError`` if the checkpoint has batches of another plan or of another zone.
 
     Before its first batch is done, the checkpoint is bound to no plan and no zone, and both are
     noted in ``begun``.  It is bound if a sink has that batch, which ``written`` names.  The sink
-    would leave out the rows that the batch has by the plan.
+    would leave out the rows that the batch has by the plan.  ``tables``: facts that no store of the
+    plan is bound to.
     """
     zone, bound = time_zone(spark), BatchLog(spark, checkpoint.rstrip("/")).done >= 0
     holder = None if bound or begun.zone is None else written()
     if begun.zone is not None and (bound or holder is not None):
         first = "" if holder is None else f", and {holder} already contains a batch of that job"
-        changed = _changed(begun, plan, checkpoint)
+        changed = _changed(begun, plan, tables, checkpoint)
         if changed is not None:
             raise FkJoinError(
                 f"checkpoint: {checkpoint} was made by another job: {changed}{first}; {NEW_OR_BACK}"
@@ -53,6 +58,7 @@ def require_begun_with(
         begun.zone = zone
         begun.operators = [(spec.name, json.loads(spec.state.identity)) for spec in stages(plan)]
         begun.sources = len(reads(plan))
+        begun.tables = dict(tables)
 
 
 def _same_clocks(spark: SparkSession, zone: str, other: str, checkpoint: str) -> bool:
@@ -72,7 +78,9 @@ def _same_clocks(spark: SparkSession, zone: str, other: str, checkpoint: str) ->
     return not row[0]
 
 
-def _changed(begun: Begun, plan: Physical, checkpoint: str) -> str | None:
+def _changed(
+    begun: Begun, plan: Physical, tables: Mapping[str, Any], checkpoint: str
+) -> str | None:
     """Say what is other than it was; None if nothing is."""
     before, specs, sources = begun.operators or [], stages(plan), len(reads(plan))
     rules = f"other rules of the optimizer ({OPTIMIZE}, {EXCLUDED})"
@@ -93,7 +101,8 @@ def _changed(begun: Begun, plan: Physical, checkpoint: str) -> str | None:
                 return changed
     except MISSHAPEN as error:
         raise unusable(checkpoint, f"has operators of another shape ({error})") from error
-    return None
+    facts = [identity_text({"tables": read}, {}).encode() for read in (begun.tables, tables)]
+    return difference(*facts)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -42,6 +42,7 @@ from fkjoin.kafka.options import producer_options, source_options
 from fkjoin.kafka.reading import records_of
 from fkjoin.kafka.writing import start
 from fkjoin.lowering.as_begun import topics_of, with_read_snapshots
+from fkjoin.plan.base import unkept
 from fkjoin.plan.describe.render import drawn
 from fkjoin.plan.describe.steps import SinkStep, Step, job_steps
 from fkjoin.plan.nodes import Source
@@ -323,6 +324,7 @@ class Job:
             plan, common["begun"] = table._as_begun(query.checkpoint)
             batches.make_topics(plan, query.checkpoint)
             about = plan.changes_with(), spec.format, spec.options
+            common["tables"] = unkept(plan.planned.node)
             return start_by_spark(self._spark, *about, path=spec.path, **common)
 
     def _dead_letters(

@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -96,9 +95,7 @@ def run_job(
         planned = job.queries()
         names = [query.name for query in planned]
         checkpoints = [query.checkpoint for query in planned]
-        facts = _facts(spark)
-        if before is not None:
-            facts = replace(facts, rules=before.rules)
+        facts = _facts(spark) if before is None else before
         finding = "a new one" if before is None else "the job continues from it"
         screen.begin(f"looking at checkpoint {spec.checkpoint}: {finding}")
         _require_places(spark, spec)

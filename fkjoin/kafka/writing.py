@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -28,12 +29,13 @@ def start(
     options: Mapping[str, Any] | None,
     trigger: Mapping[str, Any] | None,
     name: str,
+    tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> StreamingQuery:
     """Start writing a plan's rows (key, value, perhaps headers) to the topic.
 
-    Without a topic, they go to the topics that they name.
+    Without a topic, they go to the topics that they name.  ``tables``: see ``require_begun_with``.
     """
-    require_begun_with(begun, spark, checkpoint, plan)
+    require_begun_with(begun, spark, checkpoint, plan, tables=tables)
     chosen = sink_options(options)
     if topic is not None:
         require_topic(topic, bootstrap_servers, chosen)

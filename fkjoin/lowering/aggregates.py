@@ -40,6 +40,7 @@ from fkjoin.plan.physical import (
     InWorkers,
     MessagesOnly,
     Physical,
+    Read,
     Stage,
     Ticks,
     Union,
@@ -211,7 +212,16 @@ class AggregatePlan:
         dead = (*table.dead, *table.dead_of(bound.tried, label))
         if bound.topic is not None:
             records = to_records(grouped, bound.topic)
-            read = {stage.topics.last: stage.topics.connection for stage in queries}
+            subscribed = [
+                source.options.get("subscribe")
+                for source in reads(records)
+                if isinstance(source, Read)
+            ]
+            read = {
+                stage.topics.last: stage.topics.connection
+                for stage in queries
+                if stage.topics.last in subscribed
+            }
             about = records, bound.topic, bound.topic.reads, read
             queries = (*queries, StageQuery(f"{label}-regroup", table.spark, *about))
             grouped, unreadable = read_back(

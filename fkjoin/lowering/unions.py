@@ -69,6 +69,11 @@ def cogrouped(*tables: Planned, name: str | None, emit: Emit, settings: Settings
     """See ``cogroup``.  Raises ``TopologyError``."""
     emission = Emission.of(emit)
     nodes = _check_cogrouped(tables)
+    if emission.every:
+        # The cogroup sends what its aggregates alone would leave out, so that they have to get it.
+        nodes = tuple(replace(node, emit=emit) for node in nodes)
+        both = zip(tables, nodes, strict=True)
+        tables = tuple(replace(table, node=node) for table, node in both)
     label = name or f"{nodes[0].name}-and-{generated_name(*(node.name for node in nodes))}"
     fold = CoFold(tuple(table.bound.fold for table in tables))
     kinds = as_emitted("key", tables[0].key_type), spark_schema(fold.schema)

@@ -146,6 +146,10 @@ def unkept(*nodes: Node) -> dict[str, Mapping[str, object]]:
     """Collect the facts of nodes, and of those below them down to the next stores, by name.
 
     A store that reads such rows is bound to these facts: it keeps what they have let through.
+    Names that come again have a number.
     """
-    below = in_order(*nodes, inputs=lambda node: node.inputs if node.stateless else ())
-    return {node.name: node.facts for node in below}
+    facts: dict[str, Mapping[str, object]] = {}
+    for node in in_order(*nodes, inputs=lambda node: node.inputs if node.stateless else ()):
+        again = sum(name.partition("#")[0] == node.name for name in facts)
+        facts[f"{node.name}#{again + 1}" if again else node.name] = node.facts
+    return facts

@@ -249,7 +249,7 @@ class View(_OfOne):
     """A table's rows, some of them left out, or changed one by one."""
 
     steps: tuple[tuple[str, str], ...]
-    """Steps, in turn: ``filter`` or ``map_values``, with their expressions."""
+    """Steps, in turn: names of the table's methods, with their expressions."""
     emit: str = ON_CHANGE
 
     rooted = True

@@ -98,6 +98,8 @@ def answers_keep_what_is_read(node: N, off: Off, obstacle: str | None = None) ->
     of_many = table is join and shares_stages(join) and not is_seen
     if not of_many and not reads_answers(node):
         return node
+    if of_many and node.emit == ON_UPDATE:
+        obstacle = f"{join.name} is {join.emit}"
     return _with(node, rules.ANSWERS_KEEP_WHAT_IS_READ, off, obstacle)
 
 

@@ -33,6 +33,7 @@ from fkjoin.checkpoint.query import Query
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.kafka.internal import InternalTopics, require_first_records
 from fkjoin.lowering.table_plan import Results, TablePlan
+from fkjoin.plan.base import unkept
 from fkjoin.sinks.ledger import require_together, restore, written_to
 from fkjoin.spark.frame import RAW
 from fkjoin.spark.query_start import starting
@@ -163,7 +164,8 @@ def require_as_begun(
         if hasattr(sink, "require_alone"):
             sink.require_alone(table, checkpoint)
     written = functools.partial(written_to, table.spark, checkpoint, sinks)
-    require_begun_with(begun, table.spark, checkpoint, table.top, written)
+    tables = unkept(table.planned.node)
+    require_begun_with(begun, table.spark, checkpoint, table.top, written=written, tables=tables)
 
 
 def restore_places(
@@ -191,7 +193,7 @@ def restore_places(
                 "stop that one first"
             )
         begun_as, begun = table(checkpoint)
-        require_begun_with(begun, spark, checkpoint, begun_as.top)
+        require_as_begun(begun_as, begun, {}, checkpoint)
         return restore(begun_as, checkpoint, _by_place(sinks) if shared else {"": sinks[0]})
 
 

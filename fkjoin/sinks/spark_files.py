@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -95,11 +96,12 @@ def start_by_spark(
     begun: Begun,
     trigger: Mapping[str, Any],
     query_name: str,
+    tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> StreamingQuery:
-    """Start a query that Spark's own sink of files ends."""
+    """Start a query that Spark's own sink of files ends; ``tables``: see ``require_begun_with``."""
     frame = on_spark(spark, plan)
     require_written(frame, format, options, path=path, checkpoint=checkpoint)
-    require_begun_with(begun, spark, checkpoint, plan)
+    require_begun_with(begun, spark, checkpoint, plan, tables=tables)
     begun.write(spark, checkpoint)
     writer = frame.writeStream.format(format).options(**_texts(options)).queryName(query_name)
     with owner(spark, checkpoint):

@@ -60,7 +60,8 @@ def difference(stored: bytes, now: bytes) -> str | None:
             "if the tables are the same, a rule of the optimizer is not: "
             "set spark.fkjoin.optimizer.excludedRules"
         )
-    return f"of store {is_.get('join')}-{is_.get('stage')}, {'; '.join(changes)}"
+    where = f"of store {is_['join']}-{is_['stage']}, " if "join" in is_ else ""
+    return f"{where}{'; '.join(changes)}"
 
 
 def _by_name(identity: bytes) -> dict[str, Any]:
@@ -75,7 +76,9 @@ def _by_name(identity: bytes) -> dict[str, Any]:
 
 def _change(name: str, was: Any, is_: Any) -> str:
     """Say how a fact has changed; of lists, such as columns, only the items that differ."""
-    if isinstance(was, list) and isinstance(is_, list) and sorted(was) != sorted(is_):
+    if isinstance(was, list) and isinstance(is_, list):
         gone = [item for item in was if item not in is_]
-        was, is_ = gone, [item for item in is_ if item not in was]
+        new = [item for item in is_ if item not in was]
+        if gone or new:
+            was, is_ = gone, new
     return f"{_SETTINGS.get(name, name)} was {json.dumps(was)} and is now {json.dumps(is_)}"

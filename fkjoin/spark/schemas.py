@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, cast
@@ -43,7 +44,20 @@ def text(expression: Expression) -> str:
     """The text of an expression in ``describe()``."""
     if isinstance(expression, str):
         return expression
-    return str(expression).removeprefix("Column<'").removesuffix("'>")
+    written = str(expression).removeprefix("Column<'").removesuffix("'>")
+    if "lambda" not in written.lower():
+        return written
+    # PySpark counts variables through the process, and a checkpoint is bound to the text.
+    names: dict[str, str] = {}
+
+    def numbered(variable: re.Match[str]) -> str:
+        return names.setdefault(variable[0], f"{variable[1]}_{len(names) + 1}")
+
+    return _VARIABLE.sub(numbered, written)
+
+
+_VARIABLE = re.compile(r"\b([xyz])_\d+\b")
+"""The name of a variable in the text of a function of columns."""
 
 
 def require_plain_keys(argument: str, key: StructType) -> None:

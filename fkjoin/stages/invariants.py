@@ -1,4 +1,4 @@
-"""Invariants of the stores, checked by ``validate=True``, tests and ``fkjoin state verify``.
+"""Invariants of the stores, for ``spark.fkjoin.validate``, tests and ``fkjoin state verify``.
 
 * A highwater mark never goes back: no record is replaced by one with an older version, and only
   tombstone markers (and subscriptions that ended) are deleted.  What comes to a store in order

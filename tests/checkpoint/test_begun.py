@@ -31,6 +31,7 @@ FULL = Begun(
     zone="Europe/Berlin",
     operators=[("joined", {"stage": "resolve"})],
     sources=2,
+    tables={"orders": {"key": ["id"]}},
     columns={"orders": LearnedColumns(FIELDS, ["region"], ["at.city"], "json"), "given": LearnedColumns()},
     topics={"orders": KnownTopic("id-1"), "customers": KnownTopic("id-2", 1, [(0, 7), (1, 0)])},
     sinks=["parquet /out"],
@@ -40,7 +41,7 @@ FULL = Begun(
 
 def test_a_document_says_its_version_first_and_is_read_as_it_was_written() -> None:
     sections = json.loads(FULL.data())
-    names = ["version", "zone", "operators", "sources", "columns", "topics", "sinks", "job"]
+    names = ["version", "zone", "operators", "sources", "tables", "columns", "topics", "sinks", "job"]
     assert list(sections) == names
     assert Begun.parsed(FULL.data(), "/ck") == FULL
     assert sections["topics"] == {
@@ -79,6 +80,7 @@ SHAPES: list[tuple[list[Any], Any]] = [
     (["operators"], "joined"),
     (["operators", 0, 1], "{}"),
     (["sources"], "2"),
+    (["tables", "orders"], ["id"]),
     (["columns", "orders"], []),
     (["columns", "orders", "schema"], "id string"),
     (["columns", "orders", "schema", "fields"], 1),

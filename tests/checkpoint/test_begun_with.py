@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fkjoin import FkJoinError, Table, TopologyError, cogroup, fk_join
@@ -22,6 +23,7 @@ from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.events import Enriched
 from fkjoin.plan.physical import Physical, Union
 from fkjoin.sessions.settings import TIME_ZONE
+from fkjoin.sinks import Parquet
 from tests.support.queries import write_lines
 
 pytestmark = pytest.mark.usefixtures("small_tables")
@@ -130,9 +132,9 @@ def test_a_table_that_is_read_once_is_not_read_twice_later(spark: SparkSession, 
     begun, once = Begun(), days()
     begun_with.require_begun_with(begun, spark, str(tmp_path), plan(once, once))
     with pytest.raises(FkJoinError, match="it read 1 sources and snapshots and now reads 2, perhaps since a snapshot"):
-        begun_with.require_begun_with(begun, spark, str(tmp_path), plan(days(), days()), lambda: "a sink")
+        begun_with.require_begun_with(begun, spark, str(tmp_path), plan(days(), days()), written=lambda: "a sink")
     again = days()
-    begun_with.require_begun_with(begun, spark, str(tmp_path), plan(again, again), lambda: "a sink")
+    begun_with.require_begun_with(begun, spark, str(tmp_path), plan(again, again), written=lambda: "a sink")
 
 
 KILLED = """
@@ -206,6 +208,10 @@ def dear_and_customers(
     return orders.filter(dear, name="dear"), customers
 
 
+def is_known(name: Column) -> Column:
+    return name != "x"
+
+
 OF = "customer"
 OPERATORS: dict[str, Callable[[Table, Table], Table | Enriched]] = {
     "join": lambda o, c: fk_join(o, c, OF, name="joined"),
@@ -218,6 +224,8 @@ OPERATORS: dict[str, Callable[[Table, Table], Table | Enriched]] = {
     "merge": lambda o, _: o.merge(o.filter("true", name="others"), name="x"),
     "children": lambda o, c: c.with_children(o, "customer", name="x"),
     "join by key": lambda o, c: o.join(c, name="x"),
+    "two views of one name": lambda o, c: fk_join(c.filter("true", name="dear"), o, "name", name="joined"),
+    "function of columns": lambda o, c: fk_join(o.filter(F.exists(F.array(OF), is_known), name="x"), c, OF, name="joined"),
     "enrich": lambda o, c: o.enrich(c.changes.select("name"), on="name", name="x"),
 }
 CHANGED = {
@@ -228,15 +236,28 @@ CHANGED = {
 """By what of the tables changes, what it becomes, and what the refusal says."""
 
 
+@pytest.mark.usefixtures("visit")
+def test_what_a_sink_reads_without_a_store_is_bound_too(spark: SparkSession, tmp_path: Path) -> None:
+    finish(visits(spark, tmp_path), tmp_path)
+    schema = "id string, at timestamp, n bigint"
+    other = Table.from_files(spark, tmp_path / "visits", key="id", version="at", schema=schema, name="visits")
+    says = r'made by another job: version of visits was \["n"\] and is now \["at"\]; start this version'
+    for use in (lambda: start(other, tmp_path), lambda: other.restore(Parquet(tmp_path / "out"), checkpoint=tmp_path / "ck")):
+        with pytest.raises(FkJoinError, match=says):
+            use()
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_store_is_bound_to_the_tables_whose_rows_it_keeps(spark: SparkSession, tmp_path: Path, operator: str) -> None:
     """Their columns, and what they are made of as far as they have no store of their own."""
     make, place, first = OPERATORS[operator], str(tmp_path / "ck"), Begun()
     begun_with.require_begun_with(first, spark, place, make(*dear_and_customers(spark, tmp_path))._plan.top)
+    again = make(*dear_and_customers(spark, tmp_path))._plan.top
+    begun_with.require_begun_with(Begun.parsed(first.data(), "it"), spark, place, again, written=lambda: "a sink")
     for what, (value, says) in CHANGED.items():
         top = make(*dear_and_customers(spark, tmp_path, **{what: value}))._plan.top
         with pytest.raises(FkJoinError, match=rf"made by another job: of store [\w-]+, .*{says}.*, and a sink already"):
-            begun_with.require_begun_with(Begun.parsed(first.data(), "it"), spark, place, top, lambda: "a sink")
+            begun_with.require_begun_with(Begun.parsed(first.data(), "it"), spark, place, top, written=lambda: "a sink")
 
 
 def test_without_operators_the_time_zone_is_compared(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:
@@ -245,18 +266,18 @@ def test_without_operators_the_time_zone_is_compared(spark: SparkSession, tmp_pa
     zone(BERLIN)
     begun_with.require_begun_with(first, spark, place, plan)
     assert (first.zone, first.operators) == (BERLIN, [])
-    begun_with.require_begun_with(first, spark, place, plan, lambda: "a sink")
+    begun_with.require_begun_with(first, spark, place, plan, written=lambda: "a sink")
     zone("UTC")
     with pytest.raises(FkJoinError, match="another instant, and a sink already contains a batch of that job; set"):
-        begun_with.require_begun_with(first, spark, place, plan, lambda: "a sink")
+        begun_with.require_begun_with(first, spark, place, plan, written=lambda: "a sink")
     begun_with.require_begun_with(first, spark, place, plan)
     assert first.zone == "UTC"
     for name in ("Etc/UTC", "+00:00", "Z"):
         zone(name)
-        begun_with.require_begun_with(replace(first), spark, place, plan, lambda: "a sink")
+        begun_with.require_begun_with(replace(first), spark, place, plan, written=lambda: "a sink")
     zone("Europe/London")  # the same as UTC in winter
     with pytest.raises(FkJoinError, match="in the time zone UTC, and this session has Europe/London"):
-        begun_with.require_begun_with(replace(first), spark, place, plan, lambda: "a sink")
+        begun_with.require_begun_with(replace(first), spark, place, plan, written=lambda: "a sink")
 
 
 Put = Callable[[str, str, dict[str, Any]], None]

@@ -30,7 +30,7 @@ EVERY_CHOICE = sampled(tuple(TOPOLOGIES), tuple(FIRST_WITHOUT.values()))
 def facts(name: str) -> set[tuple[str, ...]]:
     """The kinds of a plan's steps and sources, its stages, verdicts of rules, and names of what checkpoints are bound to."""
     text = (GOLDEN / f"{name}.txt").read_text()
-    described = text.partition("\n  manifest")[0]
+    described = text.partition("\n  query ")[0]
     patterns = [r"^    (\w+) \S+  ", r"from +(\w+) ", r"Sub-topology: \d+ +(\w+)"]
     patterns.append(r": ([\w-]+) (fired|did not.*)$")
     bound = re.findall(r"^ {8}(\w+) = ", text, re.MULTILINE)
