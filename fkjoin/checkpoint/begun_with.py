@@ -101,7 +101,7 @@ def _changed(
                 return changed
     except MISSHAPEN as error:
         raise unusable(checkpoint, f"has operators of another shape ({error})") from error
-    facts = [identity_text({"tables": read}, {}).encode() for read in (begun.tables, tables)]
+    facts = [identity_text({"tables": read}, {}).encode() for read in (begun.tables, dict(tables))]
     return difference(*facts)
 
 

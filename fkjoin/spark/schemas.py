@@ -45,7 +45,7 @@ def text(expression: Expression) -> str:
     if isinstance(expression, str):
         return expression
     written = str(expression).removeprefix("Column<'").removesuffix("'>")
-    if "lambda" not in written.lower():
+    if "->" not in written and "lambda" not in written.lower():
         return written
     # PySpark counts variables through the process, and a checkpoint is bound to the text.
     names: dict[str, str] = {}

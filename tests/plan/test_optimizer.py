@@ -98,7 +98,7 @@ def every_update_of_a_star(of: Sources) -> Table:
 def every_update_of_a_cogroup(of: Sources) -> Table:
     joined = fk_join(of.orders, of.customers, "customer_id", joiner=["left.shop", "right.region > '1' as far"], name="joined")
     sold = joined.group_by("shop", name="sold").agg(far=agg.max("far"))
-    return cogroup(sold, of.shops.group_by("shop", name="shops").agg(n=agg.count()), name="it", emit="on-update")
+    return cogroup(sold, of.shops.group_by("shop", name="brought").agg(n=agg.count()), name="it", emit="on-update")
 
 
 def join_of_a_star_without_right_rows(of: Sources) -> Table:
