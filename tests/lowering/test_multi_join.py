@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fkjoin import Table, fk_join
+from fkjoin import Table, cogroup, fk_join
+from fkjoin import aggregates as agg
 from fkjoin.checkpoint import upkeep
 from fkjoin.checkpoint.entries import look_up
 from fkjoin.checkpoint.saved import saved_stores
@@ -91,4 +92,8 @@ def test_why_joins_are_not_one_is_said(spark: SparkSession, tmp_path: Path) -> N
         ),
     ):
         assert f"joins-share-stages did not fire: {why}" in table.describe()
+    counted = cogroup(
+        joined.group_by("left.shop as shop").count(), of.shops.group_by("shop").agg(n=agg.count()), emit="on-update"
+    )
+    assert counted.describe().count("aggregate-reads-answers did not fire: joined is on-change") == 1
     assert "share" not in fk_join(of.orders, of.shops, "shop").describe()

@@ -105,6 +105,8 @@ def test_a_join_that_sends_fewer_updates_than_its_reader_is_resolved(rule: Rule,
     reader = replace(on(JOINED), emit="on-update")
     assert rule(reader, {}).rules[-1].why_not == "joined is on-change"
     assert fired(rule(replace(reader, **{reader.reads[0]: replace(JOINED, emit="on-update")}), {}), name_of(rule))
+    of_a_star = answers_keep_what_is_read(replace(TOTALS, table=STAR, emit="on-update"), {})
+    assert of_a_star.rules[-1].why_not == "star is on-change"
 
 
 @pytest.mark.parametrize(("rule", "on"), FOR_JOINS)
