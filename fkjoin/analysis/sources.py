@@ -189,11 +189,13 @@ def read_stream(
     row = [column for column in columns if column not in control]
     origin = f"stream of {', '.join(columns)}"
     kind = StructType([df.schema[column] for column in columns])
+    of_version = [text(item) for item in ordering]
+    of_delete = None if deleted is None else text(deleted)
     node = Source(
-        name or f"{'-'.join(keys)}-{generated_name(kind.json(), keys, ordering, deleted)}",
+        name or f"{'-'.join(keys)}-{generated_name(kind.json(), keys, of_version, of_delete)}",
         keys,
-        tuple(text(item) for item in ordering),
-        None if deleted is None else text(deleted),
+        tuple(of_version),
+        of_delete,
         None if timestamp is None else text(timestamp),
         tuple(row),
         origin,

@@ -153,7 +153,8 @@ def dropped(table: Planned, *, names: Sequence[str], **options: Any) -> Planned:
             "be dropped; give the table another key with rekey"
         )
     columns = [quoted_if_needed(name) for name in table.rest if name not in gone]
-    return mapped(table, columns=columns, written=("drop", ", ".join(gone)), **options)
+    written = "drop", ", ".join(name for name in table.rest if name in gone)
+    return mapped(table, columns=columns, written=written, **options)
 
 
 def with_columns(table: Planned, *, columns: Mapping[str, Expression], **options: Any) -> Planned:

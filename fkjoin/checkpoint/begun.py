@@ -53,7 +53,6 @@ class JobFacts:
 
     rules: list[str]
     """The rules of the optimizer that move state."""
-    buckets: int
 
 
 @dataclass

@@ -419,7 +419,7 @@ def _finish(running: dict[PlannedQuery, StreamingQuery], stop: Stop, follower: F
 def _facts(spark: SparkSession) -> JobFacts:
     """Collect the settings that a job begins with."""
     off = switched_off(spark)
-    return JobFacts([rule for rule in MOVING if rule not in off], bucket_count(spark))
+    return JobFacts([rule for rule in MOVING if rule not in off])
 
 
 def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
@@ -428,7 +428,7 @@ def _leave_out_later_rules(spark: SparkSession, before: JobFacts) -> list[str]:
     Returns those that were not off yet.
     """
     off = switched_off(spark)
-    free = (STAGES_SHARE_AN_OPERATOR,) if before.buckets > 1 else ()
+    free = (STAGES_SHARE_AN_OPERATOR,) if bucket_count(spark) > 1 else ()
     later = [rule for rule in MOVING if rule not in (*before.rules, *off, *free)]
     if later:
         spark.conf.set(EXCLUDED, ",".join([*off, *later]))

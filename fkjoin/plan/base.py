@@ -150,6 +150,9 @@ def unkept(*nodes: Node) -> dict[str, Mapping[str, object]]:
     """
     facts: dict[str, Mapping[str, object]] = {}
     for node in in_order(*nodes, inputs=lambda node: node.inputs if node.stateless else ()):
-        again = sum(name.partition("#")[0] == node.name for name in facts)
-        facts[f"{node.name}#{again + 1}" if again else node.name] = node.facts
+        name, number = node.name, 1
+        while name in facts:
+            number += 1
+            name = f"{node.name}#{number}"
+        facts[name] = node.facts
     return facts

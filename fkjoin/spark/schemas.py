@@ -45,19 +45,19 @@ def text(expression: Expression) -> str:
     if isinstance(expression, str):
         return expression
     written = str(expression).removeprefix("Column<'").removesuffix("'>")
-    if "->" not in written and "lambda" not in written.lower():
-        return written
     # PySpark counts variables through the process, and a checkpoint is bound to the text.
-    names: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    declared = _IN_CONNECT if "LambdaFunction(" in written else _IN_CLASSIC
+    for variable in declared.findall(written):
+        variables.setdefault(variable, f"{variable[0]}_{len(variables) + 1}")
+    return _VARIABLE.sub(lambda word: variables.get(word[0], word[0]), written)
 
-    def numbered(variable: re.Match[str]) -> str:
-        return names.setdefault(variable[0], f"{variable[1]}_{len(names) + 1}")
 
-    return _VARIABLE.sub(numbered, written)
-
-
-_VARIABLE = re.compile(r"\b([xyz])_\d+\b")
-"""The name of a variable in the text of a function of columns."""
+_VARIABLE = re.compile(r"\b[xyz]_\d+\b")
+_IN_CLASSIC = re.compile(r"\b([xyz]_\d+)(?=(?:, [xyz]_\d+)*\)? ->)")
+"""Variables where a function of columns names them: ``(x_1, y_2) -> …``."""
+_IN_CONNECT = re.compile(r"(?<=, )([xyz]_\d+)(?=(?:, [xyz]_\d+)*\))")
+"""Variables where Spark Connect names them: ``LambdaFunction(…, x_1, y_2)``."""
 
 
 def require_plain_keys(argument: str, key: StructType) -> None:

@@ -35,7 +35,7 @@ FULL = Begun(
     columns={"orders": LearnedColumns(FIELDS, ["region"], ["at.city"], "json"), "given": LearnedColumns()},
     topics={"orders": KnownTopic("id-1"), "customers": KnownTopic("id-2", 1, [(0, 7), (1, 0)])},
     sinks=["parquet /out"],
-    job=JobFacts(["join-reads-answers"], 8),
+    job=JobFacts(["join-reads-answers"]),
 )
 
 
@@ -91,7 +91,7 @@ SHAPES: list[tuple[list[Any], Any]] = [
     (["topics", "orders"], {}),
     (["topics", "customers", "generation"], True),
     (["topics", "customers", "ends", 0], [1, 2, 3]),
-    (["job", "buckets"], "8"),
+    (["job", "rules", 0], 8),
 ]
 
 

@@ -24,6 +24,7 @@ from fkjoin.events import Enriched
 from fkjoin.plan.physical import Physical, Union
 from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.sinks import Parquet
+from fkjoin.spark.schemas import text
 from tests.support.queries import write_lines
 
 pytestmark = pytest.mark.usefixtures("small_tables")
@@ -245,6 +246,30 @@ def test_what_a_sink_reads_without_a_store_is_bound_too(spark: SparkSession, tmp
     for use in (lambda: start(other, tmp_path), lambda: other.restore(Parquet(tmp_path / "out"), checkpoint=tmp_path / "ck")):
         with pytest.raises(FkJoinError, match=says):
             use()
+
+
+def test_a_column_that_no_store_keeps_may_come(spark: SparkSession, tmp_path: Path) -> None:
+    def made(more: str) -> Physical:
+        schema = f"id string, n long, customer string, note string{more}"
+        orders = Table.from_files(spark, tmp_path, schema=schema, name="orders", key="id", version="n", format="json")
+        less = orders.drop("note", name="less").with_columns({"big": "upper(customer)"}, name="big")
+        _, customers = dear_and_customers(spark, tmp_path)
+        return fk_join(less, customers, OF, joiner=["left.big", "right.name"], name="joined")._plan.top
+
+    first, place = Begun(), str(tmp_path / "ck")
+    begun_with.require_begun_with(first, spark, place, made(""))
+    begun_with.require_begun_with(
+        Begun.parsed(first.data(), "it"), spark, place, made(", later string"), written=lambda: "a sink"
+    )
+
+
+def test_variables_of_functions_are_numbered_and_columns_stay(spark: SparkSession) -> None:
+    def written(one: str, other: str) -> str:
+        function = F.exists("parts", lambda part: part > F.col(other))
+        return text(function & (F.aggregate("parts", F.lit(0), lambda so_far, part: so_far + part) > F.col(one)))
+
+    first, second = "x_900001", "x_900002"
+    assert written(first, second) == written(first, second) != written(second, first)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

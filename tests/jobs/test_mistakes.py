@@ -114,6 +114,7 @@ def test_what_a_check_calls_fine_does_start(folder: Path, fkjoin_here: Callable[
     assert [name for name in ("kept", "lines", "checkpoint") if (folder / name).exists()] == []
     assert " sink-out: 1 batch, 1 row read\n" in fkjoin_here(*RUN, job(folder, kept))
     assert list((folder / "lines").glob("*.json.gz"))
+    assert "fine; 2 queries: sink-out, sink-lines" in fkjoin_here(*CHECK, job(folder, kept)), "once it has begun"
     assert DeltaTable(folder / "kept").to_pyarrow_table().to_pylist() == [{"id": "o1", "amount": 5, "customer": "c1"}]
 
 
@@ -177,6 +178,10 @@ def test_each_change_goes_on_or_is_refused_by_name(tmp_path: Path, fkjoin_here: 
     said = {what: refusal(fkjoin_here, changed(tmp_path, change[:2])) for what, change in REFUSED.items()}
     assert {what: said[what] for what, (*_, says) in REFUSED.items() if not re.search(says, said[what])} == {}
     document = tmp_path / "checkpoint" / "fkjoin.json"
+    whole = document.read_bytes()
+    with pytest.raises(FkJoinError, match=REFUSED["rows in state"][2]):
+        fkjoin_here("run", changed(tmp_path, REFUSED["rows in state"][:2]))
+    assert document.read_bytes() == whole, "a run that is refused changes nothing"
     lost = document.rename(tmp_path / "lost.json")
     assert f"{document} is missing" in refusal(fkjoin_here, changed(tmp_path))
     shutil.copy(tmp_path / "checkpoint" / "sink-out" / "fkjoin.json", document)

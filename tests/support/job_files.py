@@ -58,7 +58,7 @@ def write_rows(folder: Path) -> None:
 
 def run_queries(built: Job, *, at_once: bool = False) -> None:
     """Run a job's queries to their ends, with a document of the job as ``fkjoin run`` writes one."""
-    built.begun.job = JobFacts([], 2)
+    built.begun.job = JobFacts([])
     built.begun.write(built._spark, built.spec.checkpoint)
     running = []
     for planned in built.queries():
