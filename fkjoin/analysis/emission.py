@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fkjoin.errors import TopologyError
-from fkjoin.plan.base import ON_CLOSE, PERIODIC
+from fkjoin.plan.base import ON_CHANGE, ON_CLOSE, ON_UPDATE, PERIODIC
 
 Emit: TypeAlias = str
 """``"on-change"``: a result that differs from what was sent last.
@@ -41,12 +41,12 @@ class Emission:
                     "fkjoin.window(…) in its key"
                 )
             return Emission()
-        if emit not in ("on-change", "on-update"):
+        if emit not in (ON_CHANGE, ON_UPDATE):
             raise TopologyError(
-                f'emit: {emit!r} is not one of "on-change", "on-update", "periodic", for instance '
-                f'"periodic 10 seconds", or "{ON_CLOSE}" of windows'
+                f'emit: {emit!r} is not one of "{ON_CHANGE}", "{ON_UPDATE}", "{PERIODIC}", for '
+                f'instance "{PERIODIC} 10 seconds", or "{ON_CLOSE}" of windows'
             )
-        return Emission(every=emit == "on-update")
+        return Emission(every=emit == ON_UPDATE)
 
 
 def interval_us(argument: str, interval: str) -> int:

@@ -40,12 +40,12 @@ from fkjoin.plan.physical import (
     InWorkers,
     MessagesOnly,
     Physical,
-    Read,
     Stage,
     Ticks,
     Union,
     by_spark,
     reads,
+    topics_read,
 )
 from fkjoin.plan.rules import AGGREGATE_READS_ANSWERS, WORKERS_EVALUATE_STEPS
 from fkjoin.spark.arrivals import GreatestTime, UntilBatchTime
@@ -212,11 +212,7 @@ class AggregatePlan:
         dead = (*table.dead, *table.dead_of(bound.tried, label))
         if bound.topic is not None:
             records = to_records(grouped, bound.topic)
-            subscribed = [
-                source.options.get("subscribe")
-                for source in reads(records)
-                if isinstance(source, Read)
-            ]
+            subscribed = topics_read(records)
             read = {
                 stage.topics.last: stage.topics.connection
                 for stage in queries

@@ -74,7 +74,7 @@ def plan_view(planned: Planned, table: TablePlan) -> TablePlan:
     }
     facts = {
         "materialized": materialized,
-        "steps": [list(item) for item in planned.node.steps],
+        **planned.node.facts,
         "emit": ON_UPDATE if emission.every else ON_CHANGE,
         "key": column_texts(key),
         "row": column_texts(row),
@@ -163,7 +163,7 @@ def plan_complete(planned: Planned, table: TablePlan) -> TablePlan:
     pack = pack_rows(table, came, settings)
     facts = {
         "materialized": node.materialized,
-        "steps": [list(step) for step in node.steps],
+        **node.facts,
         "key": column_texts(key),
         "row": column_texts(row),
     }

@@ -159,6 +159,12 @@ def reads(plan: Physical) -> list[Physical]:
     return list(dict.fromkeys(leaves))
 
 
+def topics_read(plan: Physical) -> list[str]:
+    """The topics that a plan reads."""
+    sources = [source for source in reads(plan) if isinstance(source, Read)]
+    return [source.options["subscribe"] for source in sources if "subscribe" in source.options]
+
+
 def stages(plan: Physical) -> list[Any]:
     """The specs of a plan's stages, each after those that it reads."""
     return [node.spec for node in below(plan) if isinstance(node, Stage)]

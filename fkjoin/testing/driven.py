@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from fkjoin.checkpoint.stores import Identified
 from fkjoin.lowering.table_plan import TablePlan
-from fkjoin.plan.physical import Physical, Read, Ticks, reads
+from fkjoin.plan.physical import Physical, Read, Ticks, reads, topics_read
 from fkjoin.spark.identity import read_identity
 from fkjoin.spark.in_memory import MemoryBatch, MemoryQuery, MemoryStage, joined
 from fkjoin.spark.on_spark import columns_of
@@ -54,7 +54,7 @@ class DrivenQuery(MemoryQuery):
 
     def __init__(self, spark: SparkSession, plan: Physical) -> None:
         super().__init__(spark, plan)
-        topics = [node.options["subscribe"] for node in reads(plan) if isinstance(node, Read)]
+        topics = topics_read(plan)
         self.waiting: dict[str, list[pa.RecordBatch]] = {topic: [] for topic in topics}
 
     def clear(self) -> None:
