@@ -228,7 +228,7 @@ class AggregatePlan:
         if self._closing is not None:
             dead = (*dead, *self._late(self._closing))
             closes = self._closes(self._closing)
-            timed = with_time(grouped, table.planned, closes)
+            timed = _with_time(grouped, self._readings, closes)
             results: Physical = counted(timed, closes)
         else:
             results = self._aggregated(grouped)
@@ -286,9 +286,9 @@ class AggregatePlan:
         closes = self._bound.closes
         if closes is None:
             return None
-        window, sources = closes.window, sources_of(self.table.planned)
+        window = closes.window
         windows = TimeWindows(window.size_us, window.slide_us, self._group, closes.ahead_us)
-        names = tuple(source.name for source in sources)
+        names = tuple(reading.source.name for reading in self._readings)
         return Closing(windows, closes.grace_us, names, closes.idle_ms)
 
     @cached_property
@@ -315,7 +315,7 @@ class AggregatePlan:
         if self._closing is not None:
             windows = self._closing.windows
             facts["windows"] = [str(windows.size), str(windows.slide)]
-            facts["sources"] = [source.name for source in sources_of(self.table.planned)]
+            facts["sources"] = list(self._closing.sources)
         return facts
 
     @cached_property
@@ -368,7 +368,7 @@ class AggregatePlan:
         contributions = self.contributions(
             every=self._bound.emission.every, reader="letters", letters=True
         )
-        timed = with_time(contributions, self.table.planned, closes)
+        timed = _with_time(contributions, self._readings, closes)
         late = MessagesOnly(Stage(timed, replace(closes, letters=True)))
         unpack = UnpackLate(self._row_key, windows.key)
         early = F.lit(None).cast("string") if windows.ahead is None else F.lit(windows.ahead_text)
@@ -384,6 +384,10 @@ class AggregatePlan:
             return rows.select(raw.alias(RAW), problem.alias(PROBLEM))
 
         return (by_spark(letters, InWorkers(late, unpack, spark_schema(unpack.schema))),)
+
+    @cached_property
+    def _readings(self) -> list[_Reading]:
+        return _readings(self._contributed.envelopes, self.table.planned)
 
     @cached_property
     def _contributed(self) -> _Contributed:
@@ -478,40 +482,65 @@ _TICKS_AN_IDLE = 4
 """The number of the clock's intervals in the time after which a source is idle."""
 
 
-def with_time(contributions: Physical, table: Planned, spec: CloseSpec) -> Physical:
+class _Reading(NamedTuple):
+    """A way in which a plan reads a source."""
+
+    source: Planned
+    by_lines: bool
+    """Workers parse its lines; False: Spark has its rows."""
+
+
+def _readings(envelopes: Physical, table: Planned) -> list[_Reading]:
+    """The ways in which the envelopes read the table's sources.
+
+    A folder that Spark reads as lines and as rows is listed twice, and a batch may have a file in
+    one list alone.  Each reading has its own time then, or windows close before all rows came.
+    """
+    leaves = set(reads(envelopes))
+    readings = []
+    for source in sources_of(table):
+        rows, undecoded = source.bound.rows, source.bound.undecoded
+        by_rows, by_lines = set(reads(rows)), set()
+        if undecoded is not None:
+            by_lines = set(reads(undecoded.lines))
+        workers_read = bool(by_lines) and by_lines <= leaves
+        if workers_read:
+            readings.append(_Reading(source, by_lines=True))
+        if not workers_read or (by_rows <= leaves and not by_lines <= by_rows):
+            readings.append(_Reading(source, by_lines=False))
+    return readings
+
+
+def _with_time(contributions: Physical, readings: list[_Reading], spec: CloseSpec) -> Physical:
     """Contributions, and what each bucket is told of time.
 
-    It is told the greatest timestamps of the sources, and the ends of a clock's intervals.
+    It is told the greatest timestamps of the readings, and the ends of a clock's intervals.
     """
     buckets, idle_ms = spec.state.buckets, spec.closing.idle_ms
-    timed = contributions
-    for number, source in enumerate(sources_of(table)):
-        latest = GreatestTime(number, buckets, spec.closing.windows.ahead)
-        timed = _with_arrivals(timed, source, latest)
-    if idle_ms is None:
-        return timed
-    return Union((timed, Ticks(idle_ms // _TICKS_AN_IDLE, buckets)))
+    timed = [contributions]
+    for number, reading in enumerate(readings):
+        timed.append(_greatest(reading, GreatestTime(number, buckets, spec.closing.windows.ahead)))
+    if idle_ms is not None:
+        timed.append(Ticks(idle_ms // _TICKS_AN_IDLE, buckets))
+    return Union(tuple(timed))
 
 
-def _with_arrivals(envelopes: Physical, source: Planned, latest: GreatestTime) -> Physical:
-    """The envelopes, and the source's greatest timestamps, read as the envelopes read the source.
+def _greatest(reading: _Reading, latest: GreatestTime) -> Physical:
+    """The greatest timestamps of a source, read as the contributions read it.
 
     Else Spark would read it twice, and a batch could have a time without the rows.
     """
-    times = by_spark(_times, source.bound.rows)
-    undecoded = source.bound.undecoded
     dated = latest.ahead is not None
-    as_rows: Physical = InWorkers(times, latest, ENVELOPE)
+    if reading.by_lines:
+        undecoded = reading.source.bound.undecoded
+        if not dated:
+            return read_by_workers(undecoded, latest)
+        # A snapshot's rows have no timestamps: what is bounded leaves them out.
+        return _until(undecoded.lines, undecoded.reading, latest)
+    times = by_spark(_times, reading.source.bound.rows)
     if dated:
-        as_rows = _until(times, RowsAsTheyAre(), latest)
-    by_rows = Union((envelopes, as_rows))
-    if undecoded is None:
-        return by_rows
-    # A snapshot's rows have no timestamps: what is bounded leaves them out.
-    by_lines = Union((envelopes, _until(undecoded.lines, undecoded.reading, latest)))
-    if not dated:
-        by_lines = Union((envelopes, read_by_workers(undecoded, latest)))
-    return min((by_lines, by_rows), key=lambda plan: len(reads(plan)))
+        return _until(times, RowsAsTheyAre(), latest)
+    return InWorkers(times, latest, ENVELOPE)
 
 
 def _times(rows: DataFrame) -> DataFrame:

@@ -256,7 +256,6 @@ class MultiJoinPlan:
             reads.append(table.planned.node)
         facts = {
             "materialized": materialized,
-            "of": [right.name for right in multi_join.rights],
             "how": [right.how for right in multi_join.rights],
             "extractor": [described(key, "key", "row") for key in joins.extractor],
             "columns": multi_join.columns,

@@ -41,8 +41,10 @@ def state_spec(
     ``about``: what is kept for tools that read the state, types among it; ``reads``: tables whose
     rows are kept, if they are not the node's inputs.
     """
+    tables = list(node.inputs if reads is None else reads)
     facts = {"join": node.name, "stage": kind.stage, "buckets": settings.buckets, **bound_to}
-    facts["tables"] = unkept(*(node.inputs if reads is None else reads))
+    facts["of"] = [table.name for table in tables]
+    facts["tables"] = unkept(*tables)
     if spread > 1:
         facts["spread"] = spread
     together = settings.buckets == 1 and STAGES_SHARE_AN_OPERATOR not in settings.off

@@ -170,11 +170,9 @@ def plan_merge(planned: Planned, *tables: TablePlan) -> TablePlan:
     settings, label, first = bound.settings, planned.name, tables[0]
     assert isinstance(planned.node, Merge)
     node = replace(planned.node, tables=tuple(table.node for table in tables))
-    names = [table.name for table in node.tables]
     key, row = arrow_schema("key", first.key_type), arrow_schema("row", first.row_type)
     facts = {
         "materialized": node.materialized or label,
-        "of": names,
         "key": column_texts(key),
         "row": column_texts(row),
     }
@@ -210,7 +208,6 @@ def plan_cogroup(planned: Planned, *tables: TablePlan) -> TablePlan:
     key = arrow_schema("key", first.key_type)
     facts = {
         "materialized": node.materialized or label,
-        "of": [table.name for table in nodes],
         "key": column_texts(key),
         "columns": column_texts(fold.schema),
     }

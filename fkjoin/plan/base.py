@@ -145,8 +145,8 @@ def in_order(*nodes: T, inputs: Callable[[T], Iterable[T]] = attrgetter("inputs"
 def unkept(*nodes: Node) -> dict[str, Mapping[str, object]]:
     """Collect the facts of nodes, and of those below them down to the next stores, by name.
 
-    A store that reads such rows is bound to these facts: it keeps what they have let through.
-    Names that come again have a number.
+    A store that reads such rows is bound to these facts, ``of`` among them, the table that a view
+    reads: it keeps what they have let through.  Names that come again have a number.
     """
     facts: dict[str, Mapping[str, object]] = {}
     for node in in_order(*nodes, inputs=lambda node: node.inputs if node.stateless else ()):
@@ -154,5 +154,6 @@ def unkept(*nodes: Node) -> dict[str, Mapping[str, object]]:
         while name in facts:
             number += 1
             name = f"{node.name}#{number}"
-        facts[name] = node.facts
+        read = [table.name for table in node.inputs] if node.stateless else []
+        facts[name] = {"of": read, **node.facts} if read else node.facts
     return facts

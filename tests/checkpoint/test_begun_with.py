@@ -285,6 +285,26 @@ def test_a_store_is_bound_to_the_tables_whose_rows_it_keeps(spark: SparkSession,
             begun_with.require_begun_with(Begun.parsed(first.data(), "it"), spark, place, top, written=lambda: "a sink")
 
 
+def test_tables_that_change_places_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    def joined(left: str, right: str, first: str, second: str) -> Physical:
+        tables = {}
+        for name in ("a", "b"):
+            schema = "id string, n bigint"
+            tables[name] = Table.from_files(spark, tmp_path, schema=schema, name=name, key="id", version="n", format="json")
+        tables["v"] = tables[first].filter("id <> ''", name="v")
+        tables["w"] = tables[second].filter("id <> ''", name="w")
+        return fk_join(tables[left], tables[right], "id", name="joined")._plan.top
+
+    begun, place = Begun(), str(tmp_path / "ck")
+    begun_with.require_begun_with(begun, spark, place, joined("v", "w", "a", "b"))
+    changed = {r'of was \["v", "w"\] and is now \["w", "v"\]': ("w", "v", "a", "b"), "of of v was": ("v", "w", "b", "a")}
+    for says, sides in changed.items():
+        with pytest.raises(FkJoinError, match=says):
+            begun_with.require_begun_with(
+                Begun.parsed(begun.data(), "it"), spark, place, joined(*sides), written=lambda: "a sink"
+            )
+
+
 def test_without_operators_the_time_zone_is_compared(spark: SparkSession, tmp_path: Path, zone: Callable[[str], None]) -> None:
     plan: Physical = Union(())
     place, first = str(tmp_path), Begun()

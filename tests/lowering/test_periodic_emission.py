@@ -7,8 +7,10 @@ windows that close, of two sources that are joined.
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from fkjoin import aggregates as agg
 from fkjoin.checkpoint.entries import look_up
 from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
+from fkjoin.lowering.handle import planned_of
+from fkjoin.lowering.operators import plan
+from fkjoin.plan.physical import Read, reads, replaced
 from fkjoin.stages.counters import metrics_name
 from fkjoin.testing import CRASH, Driver
 from tests.support.orders import tables
@@ -147,6 +152,25 @@ def test_windows_of_two_joined_sources_close_once(spark: SparkSession, tmp_path:
     state = saved_stores(spark, checkpoint)
     assert {record["kind"] for record in look_up(state, "sums", "o5")} == {"contribution"}
     assert list(verify(spark, checkpoint)) == []
+
+
+def test_a_folder_that_is_read_in_two_ways_has_a_time_of_each(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark lists the files of each reading by itself: here workers have both in the batch in which it has one."""
+    orders = Sources(spark, tmp_path, {}).files("orders", "order_id", ORDERS, timestamp="sent")
+    parts = orders.filter("at = at + make_interval(0)", name="parts")
+    joined = parts.join(orders, "customer_id", joiner=["left.at", "left.amount"], name="joined")
+    key = fkjoin.window("at", "10 minutes")
+    table = joined.group_by(key, name="sums", emit="on-close").agg(total=agg.sum("amount"))
+    write_lines(tmp_path / "orders", "0", [timed("whole", "none", 9, "10:00", 1), timed("o1", "whole", 1, "10:01", 2)])
+    write_lines(tmp_path / "orders", "1", [timed("o2", "whole", 8, "10:03", 3), timed("o3", "whole", 2, "10:30", 4)])
+    os.utime(tmp_path / "orders" / "0.json", (1, 1))
+    windows = plan(planned_of("table", table))
+    (by_spark,) = reads(planned_of("orders", orders).bound.rows)
+    assert isinstance(by_spark, Read)
+    slower = {by_spark: replace(by_spark, options={**by_spark.options, "maxFilesPerTrigger": "1"})}
+    assert set(reads(windows.top)) > {by_spark}
+    rows = run(windows.on_spark(replaced(windows.results_plan, slower.get)), tmp_path / "ck").rows
+    assert [row["row"]["total"] for row in rows] == [1 + 8]
 
 
 def test_a_row_from_the_future_closes_nothing(spark: SparkSession, tmp_path: Path) -> None:
