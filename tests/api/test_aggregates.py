@@ -109,7 +109,7 @@ MEMBERS: dict[str, Any] = {
 
 
 def test_members_of_a_group_are_those_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """What each makes of any rows, in any order: tests/folds/test_members.py."""
+    """Values of any rows, in any order: tests/folds/test_members.py."""
     joined = fk_join(*tables(spark, tmp_path), "customer_id", name="joined")
     table = joined.group_by("right.region", name="regions").agg(**MEMBERS)
     driver = Driver(table)
