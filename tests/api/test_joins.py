@@ -120,10 +120,9 @@ def test_left_rows_of_one_foreign_key_may_be_spread_over_buckets(spark: SparkSes
 
     write(1, "hot", *[(f"o{number}", "hot") for number in range(40)])
     assert "left rows of a foreign key over 3 buckets" in joined(3).describe()
-    first = run(joined(3).changes, checkpoint)
+    rows = run(joined(3).changes, checkpoint).rows
     write(2, "warm", *[(f"o{number}", "cold") for number in range(10)])
-    second = run(joined(3).changes, checkpoint)
-    last = table_of([*first.rows, *second.rows], "order_id")
+    last = table_of([*rows, *run(joined(3).changes, checkpoint).rows], "order_id")
     cold = {f"o{number}": None for number in range(10)}
     warm = {f"o{number}": "warm" for number in range(10, 40)}
     assert {key: row.region for (key,), row in last.items()} == cold | warm
@@ -147,7 +146,7 @@ def counts(spark: SparkSession, folder: Path) -> Table:
     """The numbers of orders by their customers' regions, of a join that is kept."""
     orders, customers = tables(spark, folder)
     columns = ["left.amount", "right.region"]
-    joined = fk_join(orders, customers, "customer_id", "left", columns, name="joined").materialize("kept")
+    joined = fk_join(orders, customers, "customer_id", joiner=columns, name="joined").materialize("kept")
     return joined.group_by("region", name="counts").count()
 
 
@@ -155,19 +154,15 @@ def write(table: Table, folder: Path) -> None:
     table.to_parquet(folder / "out", checkpoint=folder / "checkpoint", trigger="available-now").awaitTermination()
 
 
-def regions(history: History) -> dict[str, str | None]:
-    """Each order's region: a batch join."""
-    found = {}
-    for key, order in history.orders.items():
-        found[key] = history.customers.get(order["customer_id"], {}).get("region")
-    return found
-
-
 def test_stores_of_a_shared_operator_are_read_verified_and_rebuilt_and_need_its_rule(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     spark.conf.set(BUCKETS, "1")
     history, checkpoint = History(tmp_path), tmp_path / "checkpoint"
+
+    def regions() -> dict[str, str | None]:
+        return {key: row["region"] for key, row in batch_join(history).items()}
+
     history.write(60)
     table = counts(spark, tmp_path)
     assert "in the same operator" in table.describe()
@@ -176,11 +171,11 @@ def test_stores_of_a_shared_operator_are_read_verified_and_rebuilt_and_need_its_
     assert [store.name for store in saved_stores(spark, checkpoint)] == STORES
     with StateReader(checkpoint, "kept") as reader:
         rows = reader.get_many(list(history.orders))
-        assert {row["order_id"]: row["region"] for row in rows if row is not None} == regions(history)
+        assert {row["order_id"]: row["region"] for row in rows if row is not None} == regions()
         history.write(40)
         write(counts(spark, tmp_path), tmp_path)
         reader.refresh()
-        wanted = regions(history)
+        wanted = regions()
         rows = reader.get_many(list(wanted))
         assert {row["order_id"]: row["region"] for row in rows if row is not None} == wanted
     saved = read_state(spark, checkpoint, "kept").collect()
