@@ -1,6 +1,6 @@
 """Documents on a broker: the job from Debezium's events to PostgreSQL, programs of docs/first-job.md, a notebook.
 
-A notebook of files: tests/api/test_notebooks.py.
+A notebook of files: tests/api/test_examples.py.
 """
 
 from __future__ import annotations

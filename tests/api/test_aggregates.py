@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from fkjoin import Table, fk_join, read_state
@@ -16,7 +16,7 @@ from fkjoin.checkpoint.saved import saved_stores
 from fkjoin.checkpoint.upkeep import verify
 from fkjoin.testing import Driver
 from tests.support.driven import feed
-from tests.support.orders import CUSTOMER, ORDER, History, tables
+from tests.support.orders import History, tables
 from tests.support.plans.topologies import Sources
 from tests.support.queries import run, table_of, values, write_lines
 
@@ -108,56 +108,26 @@ MEMBERS: dict[str, Any] = {
 }
 
 
-def regions(spark: SparkSession, folder: Path) -> Table:
-    return fk_join(*tables(spark, folder), "customer_id").group_by("right.region", name="regions").agg(**MEMBERS)
-
-
-SMALLEST_FIRST = "array_sort(collect_list(struct(-items, order_id, struct(order_id, items) as it)))"
-LARGEST_FIRST = "sort_array(collect_list(struct(items, amount, order_id)), false)"
-BY_SPARK = {
-    "buyers": "count(distinct customer_id)",
-    "listed": "array_sort(collect_list(amount))",
-    "by_items": f"transform({LARGEST_FIRST}, x -> x.order_id)",
-    "amounts": "array_sort(collect_set(amount))",
-    "names": "string_agg(order_id, ', ') within group (order by order_id)",
-    "cheapest": "min_by(order_id, struct(amount, order_id)) filter (where amount is not null)",
-    "largest": f"slice(transform({SMALLEST_FIRST}, x -> x.it), 1, 2)",
-    "when_null": "max_by(amount, order_id)",
-    "_largest": "max_by(struct(order_id, items), items, 2)",
-}
-"""Functions of Spark's that make each; of lists, in the order of the first column."""
-
-
-def by_spark(spark: SparkSession, history: History) -> DataFrame:
-    """Spark's functions over the rows that there are."""
-    orders, customers = (
-        spark.createDataFrame([Row(**row, lsn=0, op="") for row in rows.values()], schema)
-        for rows, schema in ((history.orders, ORDER), (history.customers, CUSTOMER))
-    )
-    joined = orders.join(customers.select("customer_id", "region"), "customer_id").where("region is not null")
-    columns = [F.expr(text).alias(name) for name, text in BY_SPARK.items()]
-    return joined.groupBy("region").agg(*columns)
-
-
-@pytest.mark.newest
-def test_members_are_what_sparks_functions_make_of_the_rows_that_are_there(spark: SparkSession, tmp_path: Path) -> None:
-    history, table = History(tmp_path), regions(spark, tmp_path)
+def test_members_of_a_group_are_those_of_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Values of any rows, in any order: tests/folds/test_members.py."""
+    joined = fk_join(*tables(spark, tmp_path), "customer_id", name="joined")
+    table = joined.group_by("right.region", name="regions").agg(**MEMBERS)
     driver = Driver(table)
-    for _ in range(2):
-        feed(driver, history.write(60))
-        driver.run()
-    batch = by_spark(spark, history)
-    wanted = {row.region: row for row in batch.collect()}
-    assert driver.table.keys() == wanted.keys()
-    for key, row in wanted.items():
-        ours = driver.table[key]
-        by_key = sorted(history.orders.values(), key=lambda order: order["order_id"])
-        mine = [order for order in by_key if history.customers.get(order["customer_id"], {}).get("region") == key]
-        assert ours["listed"] == [order["amount"] for order in mine if order["amount"] is not None]
-        largest = [Row(**pair) for pair in ours["largest"]]
-        assert [pair["items"] for pair in row["_largest"]] == [pair["items"] for pair in largest]
-        same = ours | {"listed": sorted(ours["listed"]), "largest": largest}
-        assert same == {name: row[name] for name in MEMBERS}
-    assert {field.name: field.dataType.simpleString() for field in batch.schema if field.name in MEMBERS} == {
-        field.name: field.dataType.simpleString() for field in table.changes.schema if field.name in MEMBERS
+    for customer in ("c1", "c2"):
+        driver.input("customers").change(customer, {"region": "north"})
+    for number, (customer, amount, items) in enumerate([("c1", 0.3, 1), ("c2", 0.1, 3), ("c1", 0.1, 2), ("c1", None, 3)]):
+        driver.input("orders").change(f"o{number}", {"customer_id": customer, "amount": amount, "items": items})
+    driver.run()
+    assert driver.table["north"] == {
+        "buyers": 2,
+        "listed": [0.3, 0.1, 0.1],
+        "by_items": ["o1", "o3", "o2", "o0"],
+        "amounts": [0.1, 0.3],
+        "names": "o0, o1, o2, o3",
+        "cheapest": "o1",
+        "largest": [{"order_id": "o1", "items": 3}, {"order_id": "o3", "items": 3}],
+        "when_null": None,
     }
+    names = "buyers:bigint,listed:array<double>,by_items:array<string>,amounts:array<double>,names:string,cheapest:string"
+    pairs = "largest:array<struct<order_id:string,items:bigint>>"
+    assert table.schema.simpleString() == f"struct<region:string,{names},{pairs},when_null:double>"

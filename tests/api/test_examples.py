@@ -1,4 +1,4 @@
-"""The examples: a job in the session of the tests; in ``make faults`` each as its README says."""
+"""The examples are in their list; in ``make faults`` each does as its README says, and notebooks show what they show."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from fkjoin.jobs.job_file import read_job
+from tests.support.notebooks import executed, kept, shown
 from tests.support.places import ROOT
 from tests.support.sessions import short_lived
 
@@ -53,12 +54,9 @@ def test_every_example_is_in_the_list() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)) == notebooks
 
 
-def test_the_job_of_orders(fkjoin_here: Callable[..., str], tmp_path: Path) -> None:
-    text = (EXAMPLES / "orders" / "job.toml").read_text()
-    text = text.replace('"examples/', f'"{EXAMPLES}/').replace('"build/', f'"{tmp_path}/')
-    (tmp_path / "job.toml").write_text(text)
-    fkjoin_here("run", tmp_path / "job.toml")
-    require_orders(tmp_path / "examples" / "orders" / "joined")
+def test_the_job_of_orders_can_be_read() -> None:
+    job = read_job(EXAMPLES / "orders" / "job.toml")
+    assert (set(job.tables), set(job.sinks)) == ({"orders", "customers"}, {"joined"})
 
 
 @pytest.mark.nightly
@@ -78,3 +76,12 @@ def test_each_command_does_what_it_says(tmp_path: Path) -> None:
         assert [line for line in text.splitlines() if line.startswith("(")] == wanted
     rows = re.findall(r"^\|(\d+) *\|([\d.]+) *\|([\w ]+?) *\|", printed[4], re.MULTILINE)
     assert rows == [("1", "10.0", "Ada Lovelace"), ("2", "26.0", "Ada Lovelace")]
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["first_join", "exact_sums"])
+def test_a_notebook_shows_what_it_shows(name: str, tmp_path: Path) -> None:
+    expected = shown(kept(name))
+    assert len(expected) > 2
+    assert shown(executed(name, tmp_path)) == expected

@@ -63,15 +63,6 @@ def shop(spark: SparkSession, tmp_path: Path) -> Shop:
     return Shop(spark, tmp_path)
 
 
-def customer_of(key: Any, row: Any) -> Any:
-    return named(row)
-
-
-def named(row: Any) -> Any:
-    return {"c1": 1}[row.customer + "?"]
-
-
-AGAIN = "start the query again: it continues with this batch"
 ELSEWHERE = "make that folder, or give another place"
 LEARNED = (
     "learned: give schema= with the types that most lines have; if a query has read these files before, give schema= as "
@@ -79,20 +70,13 @@ LEARNED = (
 )
 
 WHILE_BUILDING: dict[str, Callable[[Shop], object]] = {
-    "extractor: left table orders has no column 'custmer'; did you mean 'customer'? It has: amount, customer, id.": (
-        lambda shop: shop.joined("custmer")
-    ),
     "extractor: amount of left table orders is bigint, but key column customer of right table customers is string; cast "
     'one of them, for instance extractor="cast(amount as string)". The columns of orders from FOLDER/orders and customers '
     f"from FOLDER/customers were {LEARNED}": lambda shop: shop.joined("amount"),
-    "condition: in 'amont > 1', table orders has no column 'amont'; did you mean 'amount'? It has: amount, customer, id.": (
-        lambda shop: shop.orders().filter("amont > 1")
-    ),
     "condition: 'amount >' cannot be evaluated over table orders (amount, customer, id): Syntax error at or near end of "
     "input. (line N, pos 8)": lambda shop: shop.orders().filter("amount >"),
     "joiner: the joined row has no column 'left.amont'; did you mean 'left.amount'? It has: left.amount, left.customer, "
     "left.id, right.customer, right.name.": lambda shop: shop.joined(joiner=["left.amont"]),
-    "key: orders has no column 'order'. It has: amount, customer, id, lsn.": lambda shop: shop.orders(key="order"),
     'path: FOLDER/order is not there; correct it, or, if files come later: give format="json", "parquet" or "csv"': (
         lambda shop: Table.from_files(shop.spark, shop.folder / "order", key="id", version="lsn")
     ),
@@ -114,18 +98,8 @@ def test_a_mistake_while_building_has_its_message(shop: Shop) -> None:
     assert [shop.refusal(make) for make in WHILE_BUILDING.values()] == list(WHILE_BUILDING)
 
 
-def test_a_query_that_fails_says_why_where_and_what_to_do(shop: Shop) -> None:
-    """Other causes: tests/checkpoint/test_failure.py."""
-    assert shop.refusal(lambda shop: shop.run(shop.joined(customer_of, on_error="fail"))) == (
-        "query joined failed: extractor of orders, key o1: KeyError: 'c1?' (test_mistakes.py, line N, in named: "
-        'return {"c1": 1}[row.customer + "?"])\n'
-        "where: batch 0 of checkpoint FOLDER/ck\n"
-        f'what to do: set such rows aside, with on_error="dead-letter" for the table; or fix what is wrong; then {AGAIN}'
-    )
-
-
 def test_a_query_with_a_damaged_checkpoint_is_refused(shop: Shop) -> None:
-    """A checkpoint of another job: tests/jobs/test_mistakes.py."""
+    """Other causes: tests/checkpoint/test_failure.py; a checkpoint of another job: tests/jobs/test_mistakes.py."""
     shop.run(shop.joined())
     write_lines(shop.folder / "orders", "2", [{"id": "o2", "customer": "c1", "amount": 2, "lsn": 2}])
     for file in [*shop.folder.glob("ck/state/0/0/*.changelog"), *shop.folder.glob("ck/state/0/0/*.zip")]:

@@ -41,7 +41,7 @@ CHANGES = golden_operators.log()
 @pytest.mark.usefixtures("small_tables")
 def test_its_rows_are_recomputed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Moves, nulls and deletes; batches are begun again after a crash, come twice, and in another order."""
-    changes = sampled(CHANGES, CHANGES[:120])
+    changes = sampled(CHANGES, CHANGES[:75])
     monkeypatch.setattr(golden_operators, "log", lambda: changes)
     for kind in KINDS:
         (tmp_path / kind).mkdir()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +21,9 @@ from fkjoin.lowering.aggregates import AggregateBound
 from fkjoin.lowering.as_begun import _calls, bound_again
 from fkjoin.plan.physical import reads, stages
 from fkjoin.plan.rules import WORKERS_EVALUATE_STEPS
-from fkjoin.sessions.settings import EXCLUDED, RETENTION, VALIDATE
+from fkjoin.sessions.settings import BUCKETS, EXCLUDED, INDEX_DIR, RETENTION, VALIDATE
 from tests.support.queries import write_lines
-from tests.support.sessions import small
+from tests.support.sessions import conf, small
 
 ORDERS = "order_id string, customer_id string, amount double, at timestamp, of timestamp, lsn bigint"
 OTHER_ORDERS = ORDERS.replace("amount double", "amount bigint").replace("at timestamp", "at bigint")
@@ -156,25 +156,11 @@ def said_of(table: Table) -> tuple[Any, ...]:
     return planned.node, planned.key_type, planned.row_type, starts, settings, parsed
 
 
-@pytest.fixture
-def changed(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Gives the session other settings, as for another pipeline; the test ends with those of before."""
-
-    def change() -> None:
-        small(spark, tmp_path / "elsewhere", buckets=1)
-        others = {RETENTION: "5000", VALIDATE: "true", EXCLUDED: WORKERS_EVALUATE_STEPS}
-        for name, value in others.items():
-            spark.conf.set(name, value)
-
-    yield change
-    for name in (RETENTION, VALIDATE):
-        spark.conf.unset(name)
-    small(spark, tmp_path, buckets=2)
+OTHERS = {BUCKETS: "1", RETENTION: "5000", VALIDATE: "true", EXCLUDED: WORKERS_EVALUATE_STEPS}
+"""Settings as of another pipeline."""
 
 
-def test_what_is_changed_after_a_call_changes_no_table(
-    spark: SparkSession, tmp_path: Path, changed: Callable[[], None]
-) -> None:
+def test_what_is_changed_after_a_call_changes_no_table(spark: SparkSession, tmp_path: Path) -> None:
     of = shop(spark, tmp_path)
     assert said_of(of.orders)[-1], "by workers"
     assert of.orders._as_begun(str(tmp_path / "checkpoint"))[0] is of.orders._plan, "nothing is made again or copied"
@@ -184,13 +170,13 @@ def test_what_is_changed_after_a_call_changes_no_table(
         tables[name] = call(of, argument), said
         change(argument)
         assert said_of(tables[name][0]) == said, name
-    changed()
-    assert said_of(again(of.orders)) == said_of(of.orders)
-    for name, (table, said) in tables.items():
-        repeated = again(table)
-        assert repeated._planned is not table._planned or name == "from_stream", name
-        assert said_of(repeated) == said, name
-    assert said_of(again(repeated)) == said
+    with conf(spark, OTHERS | {INDEX_DIR: str(tmp_path / "elsewhere")}):
+        assert said_of(again(of.orders)) == said_of(of.orders)
+        for name, (table, said) in tables.items():
+            repeated = again(table)
+            assert repeated._planned is not table._planned or name == "from_stream", name
+            assert said_of(repeated) == said, name
+        assert said_of(again(repeated)) == said
 
 
 def test_a_source_of_other_types_is_known_to_all_that_is_made_of_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ OTHERS = [(build.__name__, f"without {rule}") for build, rule in OWN.items()]
 CHOICES_OF_OTHERS = {choice for _, choice in OTHERS}
 SAMPLE = [*OTHERS, *(pair for pair in FIRST if pair[1] not in CHOICES_OF_OTHERS)]
 EVERY_PAIR = [*PAIRS, *OTHERS, ("join_with_an_aggregate_of_itself", "no rules")]
-BATCHES = 6 if EVERY else 3
+BATCHES = 6 if EVERY else 2
 """Batches of a history; in later ones rows of the first one change."""
 
 
@@ -178,6 +178,7 @@ def test_a_rule_that_there_is_not_is_refused(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.usefixtures("small_tables")
 def test_a_filter_below_a_join_keeps_rows_out_of_its_stores_and_can_be_switched(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path, validate=True)
     history, checkpoint = Orders(tmp_path), tmp_path / "checkpoint"
 
     def write() -> None:

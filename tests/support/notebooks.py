@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import io
 import os
 import sys
 from pathlib import Path
@@ -41,24 +38,6 @@ def executed(name: str, folder: Path, instead: dict[str, str] | None = None, **e
         if cell.cell_type == "code":
             cell.outputs = [one for one in cell.outputs if one.output_type == "execute_result" or one.get("name") == "stdout"]
     return book
-
-
-def shown_here(name: str) -> list[str]:
-    """The texts that its cells show in this process: a kernel and its JVM take half a minute."""
-    names: dict[str, Any] = {}
-    found: list[str] = []
-    for cell in kept(name).cells:
-        if cell.cell_type == "code":
-            *body, last = ast.parse(cell.source).body
-            printed, value = io.StringIO(), None
-            with contextlib.redirect_stdout(printed):
-                if isinstance(last, ast.Expr):
-                    exec(compile(ast.Module(body, []), name, "exec"), names)
-                    value = eval(compile(ast.Expression(last.value), name, "eval"), names)
-                else:
-                    exec(compile(ast.Module([*body, last], []), name, "exec"), names)
-            found += [text for text in (printed.getvalue(), "" if value is None else repr(value)) if text]
-    return found
 
 
 def shown(book: Any) -> list[str]:

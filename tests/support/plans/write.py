@@ -25,11 +25,8 @@ class Plans:
         self._sources: dict[str, Sources] = {}
         self._read: dict[str, Table] = {}
 
-    def text(self, topology: Topology, *, every_choice: bool = True, no_rules: bool = True) -> str:
-        """The text of a topology's plan with all rules.
-
-        ``every_choice``: also without those that it names, and, if any are for it and ``no_rules``, with none.
-        """
+    def text(self, topology: Topology, *, no_rules: bool = True) -> str:
+        """The text of a topology's plan with all rules, without those that it names, and, if any are for it, with none."""
         text = Text()
         choices = ["all rules", *(f"without {rule}" for rule in topology.without), "no rules"]
         for choice in choices if no_rules else choices[:-1]:
@@ -38,7 +35,7 @@ class Plans:
                     self._sources[choice] = Sources(self._spark, self._folder, self._read)
                 built = topology.build(self._sources[choice])
                 told(built, text, self._folder, whole=choice in ("all rules", "no rules"))
-            if not every_choice or not has_verdicts(built):
+            if not has_verdicts(built):
                 break
         return "\n".join([*text.lines, ""]).replace(str(self._folder), "FOLDER")
 
