@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
+from collections import defaultdict
 from inspect import Parameter
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import fkjoin
 from fkjoin import testing
 from fkjoin.spark.schemas import struct_type
 from tests.support.queries import write_lines
-from tests.support.reference import any_of, choices, parameters, public, title, type_of, types_of
+from tests.support.reference import choices, parameters, public, title, type_name
 
 PUBLIC = public()
 OF_TESTING: dict[str, Any] = {name: getattr(testing, name) for name in testing.__all__}
@@ -47,24 +48,32 @@ def test_parameters_are_those_of_the_signature() -> None:
 
 
 def test_each_parameter_has_a_line_with_the_type_and_the_default_of_the_signature() -> None:
+    """Parameters whose types are the same in the signatures have the same words; a choice has its texts, the default first."""
+    words = defaultdict[str, set[str]](set)
     for name, of in PUBLIC.items():
         known = {title(one): one for one in parameters(of)}
         _, _, text = (inspect.getdoc(of) or "").partition("Parameters\n----------\n")
         text = re.split(r"\n\n\w+\n---", text)[0]
-        for parameter, about in re.findall(r"^(\S+) : (.*)", text, re.MULTILINE):
-            assert about in right_words(of, known[parameter]), f"{name}: {parameter}"
+        for label, kind, rest in re.findall(r"^(\S+) : (.*?)(, optional|, default .*)?$", text, re.MULTILINE):
+            parameter = known[label]
+            default = parameter.default
+            assert rest in endings(default), f"{name}: {label}"
+            if texts := re.findall(r'"([^"]*)"', kind):
+                assert texts == sorted(choices(of, parameter), key=lambda value: value != default), f"{name}: {label}"
+                # griffe takes the first one in braces for the default.
+                assert kind.startswith("{") == isinstance(default, str), f"{name}: {label}"
+                kind = "choice"
+            words[type_name(parameter)].add(kind)
+    assert len(words.pop("Any")) > 1
+    assert {kind: several for kind, several in words.items() if len(several) > 1} == {}
 
 
-def right_words(of: Any, parameter: Parameter) -> tuple[str, ...]:
-    """The words that may follow a parameter's name: its type, and its default."""
-    kind, default = type_of(parameter), parameter.default
-    if values := [f'"{text}"' for text in sorted(choices(of, parameter), key=lambda text: text != default)]:
-        # griffe takes the first one in braces for the default.
-        kind = f"{{{', '.join(values)}}}" if isinstance(default, str) else any_of(values)
+def endings(default: Any) -> tuple[str, ...]:
+    """The words about a default that may follow a parameter's type."""
     if default is Parameter.empty:
-        return (kind,) if values else types_of(parameter)
+        return ("",)
     shown = f'"{default}"' if isinstance(default, str) else repr(default)
-    return (f"{kind}, optional",) if default is None else (f"{kind}, default {shown}", f"{kind}, optional")
+    return (", optional",) if default is None else (f", default {shown}", ", optional")
 
 
 def test_no_parameter_sends_the_reader_to_another_call() -> None:
