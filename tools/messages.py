@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,9 @@ _REFUSALS = {
 }
 """By the name of what is called: the message that its arguments become a part of, and which argument is in which place."""
 
+_NAMES = re.compile(rf"Error$|^(?:{'|'.join(_REFUSALS)})$")
+"""Names of calls that may be messages."""
+
 
 @cache
 def raised() -> tuple[Message, ...]:
@@ -33,7 +37,7 @@ def raised() -> tuple[Message, ...]:
     for file in sorted([*ROOT.glob("fkjoin/**/*.py"), *ROOT.glob("state/**/*.py")]):
         module = ast.parse(file.read_text())
         for node in ast.walk(module):
-            if not isinstance(node, ast.Call):
+            if not isinstance(node, ast.Call) or not _NAMES.search(getattr(node.func, "attr", getattr(node.func, "id", ""))):
                 continue
             called, place = ast.unparse(node.func), f"{file.relative_to(ROOT)}:{node.lineno}"
             if called.endswith("Error"):
