@@ -53,6 +53,11 @@ def test_a_killed_job_goes_on_there_and_on_the_newest(spark: SparkSession, tmp_p
     assert summed(tmp_path) == history.by_region()
     assert found["version"] == release
     assert found["read"] == batch_join(history)
+    spreads = tuple(map(int, line.split("."))) >= (4, 2)
+    there = f"partitions: {tmp_path / 'checkpoint'} has 2 already"
+    needs = f"fkjoin state rescale needs Spark 4.2 or newer, and this is {release}; run it, and"
+    unspread = f'{needs} the query after it, in a Python environment with "pyspark>=4.2"'
+    assert found["rescaled"] == (there if spreads else unspread)
 
     wanted = batch_join(history)
     with StateReader(tmp_path / "checkpoint", "joined") as reader:

@@ -1,7 +1,8 @@
 """A job that each version of Spark runs, as a program: ``python -m tests.support.version_job FOLDER``.
 
 A child sums up the ``History`` in FOLDER, a file of each table in a batch, and is killed in the second batch, before that is
-committed.  The program then repeats that batch, reads the state back, and prints as JSON what it found.
+committed.  The program then repeats that batch, reads the state back, and prints as JSON what it found,
+and how a change of its partitions was refused.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from fkjoin import FkJoinError, fk_join, read_state, session
 from fkjoin import aggregates as agg
-from fkjoin import fk_join, read_state, session
+from fkjoin.checkpoint.upkeep import rescale
 from fkjoin.sessions.settings import SHORT_LIVED
 from tests.support.orders import tables
 from tests.support.sessions import small
@@ -84,6 +86,10 @@ def main(folder: Path) -> None:
     spark = begun(folder)
     sum_up(spark, folder)
     found |= {"version": spark.version, "read": read_back(spark, folder)}
+    try:
+        rescale(spark, folder / "checkpoint", 2)
+    except FkJoinError as error:
+        found["rescaled"] = str(error)
     print(json.dumps(found))
 
 
