@@ -17,8 +17,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, refused_here, small_tables
-from tests.support.sink_counts import own_counts
+from tests.support.sessions import fkjoin_here, only_session, own_counts, pytest_runtest_makereport, refused_here, small_tables
 
 __all__ = ["fkjoin_here", "own_counts", "pytest_runtest_makereport", "refused_here", "small_tables"]
 

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.delta_connector import delta_settings
 from tests.support.processes import Command
 from tests.support.sampling import EVERY
-from tests.support.sessions import fkjoin_here, only_session, pytest_runtest_makereport, small_tables
-from tests.support.sink_counts import own_counts
+from tests.support.sessions import fkjoin_here, only_session, own_counts, pytest_runtest_makereport, small_tables
 
 if TYPE_CHECKING:
     from tests.support.object_store import ObjectStore

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from tests.support.rooms import nodes
 
 ROOT = Path(__file__).parent.parent
 
@@ -25,15 +28,18 @@ _REFUSALS = {
 }
 """By the name of what is called: the message that its arguments become a part of, and which argument is in which place."""
 
+_NAMES = re.compile(rf"Error$|^(?:{'|'.join(_REFUSALS)})$")
+"""Names of calls that may be messages."""
+
 
 @cache
 def raised() -> tuple[Message, ...]:
     """All of them, by file; after those, what the arguments of ``_REFUSALS`` make of some of them."""
     found, refused = [], []
     for file in sorted([*ROOT.glob("fkjoin/**/*.py"), *ROOT.glob("state/**/*.py")]):
-        module = ast.parse(file.read_text())
-        for node in ast.walk(module):
-            if not isinstance(node, ast.Call):
+        module: Any = nodes(file)[0]
+        for node in nodes(file):
+            if not isinstance(node, ast.Call) or not _NAMES.search(getattr(node.func, "attr", getattr(node.func, "id", ""))):
                 continue
             called, place = ast.unparse(node.func), f"{file.relative_to(ROOT)}:{node.lineno}"
             if called.endswith("Error"):

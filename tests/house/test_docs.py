@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import builtins
-import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 import yaml
+from pyspark.sql import SparkSession
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from fkjoin.checkpoint import begun
 from fkjoin.cli.main import app
@@ -21,40 +24,52 @@ from fkjoin.jobs.job_file import json_schema, read_job
 from fkjoin.kafka.wire import WIRE_VERSION
 from fkjoin.sessions.settings import _REQUIRED
 from fkjoin.state import segments
+from tests.support.batch_places import LocalPlace
 from tests.support.documents import blocks, check_printed, check_tutorial, program
 from tests.support.places import ROOT
 from tests.support.reference import reference
-from tests.support.sessions import short_lived
+from tests.support.sessions import small
 from tools import site_pages
 from tools.messages import raised
 from tools.mutations import MUTATIONS
 
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 
-ASIDE = """
-here("fkjoin run job.toml")  # the job of fkjoin init, with the customer that moved
-import pyarrow.parquet as pq
-files = sorted(Path("joined").glob("batch=*/*.parquet"))
-rows = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-assert {row["order_id"]: row["region"] for row in rows} == {"o1": "west", "o2": "south", "o3": "west"}
-print("<next>")
-subprocess.run("mkdir .before && mv * .before", shell=True, check=True)
-"""
-"""Stands between two programs of one process: runs the first one's job, and clears the folder for the second."""
+RELATIVE = re.compile(
+    r'((?:spark|joined|regions), |show\(|to_parquet\(|"checkpoint": |^(?:path|checkpoint|log) = )"(?!/)', re.MULTILINE
+)
+"""A text before a path; the JVM of the tests takes relative ones from where it began."""
 
 
-@pytest.mark.spark
-def test_the_readme_and_the_tutorial_do_what_they_say(tmp_path: Path) -> None:
-    """They run one after the other in a process of their own: Spark takes relative paths from where its JVM began."""
-    programs = [program(document, here=True) for document in ("README.md", "docs/tutorial.md")]
-    (tmp_path / "document.py").write_text(ASIDE.join(script for script, _ in programs))
-    environment = short_lived(PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT))
-    command = [sys.executable, "document.py"]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
-    readme, tutorial = run.stdout.split("<next>\n")
-    check_printed(readme, programs[0][1])
-    check_tutorial(tmp_path, tutorial, programs[1][1])
+@pytest.mark.parametrize("document", ["README.md", "docs/tutorial.md"])
+def test_the_readme_and_the_tutorial_do_what_they_say(
+    spark: SparkSession,
+    document: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fkjoin_here: Callable[..., str],
+) -> None:
+    """They run in the session of the tests, with few partitions."""
+    monkeypatch.chdir(tmp_path)
+    small(spark, tmp_path)
+    script, wanted = program(document, here=True)
+
+    def here(text: str) -> None:
+        for file in tmp_path.glob("job.toml"):
+            file.write_text(RELATIVE.sub(rf'\1"{tmp_path}/', file.read_text()))
+        for _, *arguments in map(shlex.split, text.splitlines()):
+            # Commands that start no Spark have no log of Spark's.
+            print(fkjoin_here(*arguments) if arguments[0] == "run" else CliRunner().invoke(app, arguments).stdout)
+
+    exec(compile(RELATIVE.sub(rf'\1"{tmp_path}/', script), document, "exec"), {"here": here})
+    if document == "README.md":
+        check_printed(capsys.readouterr().out, wanted)
+        here("fkjoin run job.toml")
+        rows = LocalPlace(tmp_path / "joined").rows()
+        assert {row["order_id"]: row["region"] for row in rows} == {"o1": "west", "o2": "south", "o3": "west"}
+    else:
+        check_tutorial(tmp_path, capsys.readouterr().out, wanted)
 
 
 def test_the_readme_leads_to_its_pages_and_shows_the_job_of_init() -> None:

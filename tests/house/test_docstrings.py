@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
+from collections import defaultdict
 from inspect import Parameter
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import fkjoin
 from fkjoin import testing
 from fkjoin.spark.schemas import struct_type
 from tests.support.queries import write_lines
-from tests.support.reference import any_of, choices, parameters, public, title, type_of, types_of
+from tests.support.reference import choices, parameters, public, title, type_name
 
 PUBLIC = public()
 OF_TESTING: dict[str, Any] = {name: getattr(testing, name) for name in testing.__all__}
@@ -32,10 +33,12 @@ def texts_of_parameters(of: Any) -> dict[str, str]:
     return {one.name.lstrip("*"): " ".join(one.description.split()) for one in sections(of).get("parameters", [])}
 
 
-def test_public_docstrings_name_no_files_of_a_checkout() -> None:
-    """Readers of ``help()`` and of the site may have none: pages are named by their titles."""
+def test_public_docstrings_send_the_reader_to_no_file_and_no_other_call() -> None:
+    """Readers of ``help()`` and of the site may have no checkout: pages are named by their titles."""
     for name, of in PUBLIC.items():
         assert re.findall(r"\bdocs/\S+", inspect.getdoc(of) or "") == [], name
+        for parameter, text in texts_of_parameters(of).items():
+            assert not re.search(r"\bsee ``", text, re.IGNORECASE), f"{name}: {parameter}"
 
 
 def test_parameters_are_those_of_the_signature() -> None:
@@ -47,72 +50,45 @@ def test_parameters_are_those_of_the_signature() -> None:
 
 
 def test_each_parameter_has_a_line_with_the_type_and_the_default_of_the_signature() -> None:
+    """Parameters whose types are the same in the signatures have the same words; a choice has its texts, the default first."""
+    words = defaultdict[str, set[str]](set)
     for name, of in PUBLIC.items():
         known = {title(one): one for one in parameters(of)}
         _, _, text = (inspect.getdoc(of) or "").partition("Parameters\n----------\n")
         text = re.split(r"\n\n\w+\n---", text)[0]
-        for parameter, about in re.findall(r"^(\S+) : (.*)", text, re.MULTILINE):
-            assert about in right_words(of, known[parameter]), f"{name}: {parameter}"
+        for label, kind, rest in re.findall(r"^(\S+) : (.*?)(, optional|, default .*)?$", text, re.MULTILINE):
+            parameter = known[label]
+            default = parameter.default
+            assert rest in endings(default), f"{name}: {label}"
+            if texts := re.findall(r'"([^"]*)"', kind):
+                assert texts == sorted(choices(of, parameter), key=lambda value: value != default), f"{name}: {label}"
+                # griffe takes the first one in braces for the default.
+                assert kind.startswith("{") == isinstance(default, str), f"{name}: {label}"
+                kind = "choice"
+            words[type_name(parameter)].add(kind)
+    assert len(words.pop("Any")) > 1
+    assert {kind: several for kind, several in words.items() if len(several) > 1} == {}
 
 
-def right_words(of: Any, parameter: Parameter) -> tuple[str, ...]:
-    """The words that may follow a parameter's name: its type, and its default."""
-    kind, default = type_of(parameter), parameter.default
-    if values := [f'"{text}"' for text in sorted(choices(of, parameter), key=lambda text: text != default)]:
-        # griffe takes the first one in braces for the default.
-        kind = f"{{{', '.join(values)}}}" if isinstance(default, str) else any_of(values)
+def endings(default: Any) -> tuple[str, ...]:
+    """The words about a default that may follow a parameter's type."""
     if default is Parameter.empty:
-        return (kind,) if values else types_of(parameter)
+        return ("",)
     shown = f'"{default}"' if isinstance(default, str) else repr(default)
-    return (f"{kind}, optional",) if default is None else (f"{kind}, default {shown}", f"{kind}, optional")
+    return (", optional",) if default is None else (f", default {shown}", ", optional")
 
 
-def test_no_parameter_sends_the_reader_to_another_call() -> None:
-    for name, of in PUBLIC.items():
-        for parameter, text in texts_of_parameters(of).items():
-            assert not re.search(r"\bsee ``", text, re.IGNORECASE), f"{name}: {parameter}"
+def test_a_parameter_has_one_text_in_all_calls_that_take_it() -> None:
+    """Each call and sink repeats the text, since editors read docstrings as they are written."""
+    texts = set[tuple[str, str]]()
+    for of in PUBLIC.values():
+        texts.update(texts_of_parameters(of).items())
+    names = {name for name, _ in texts}
+    assert len(texts) - len(names) == OTHER_TEXTS, "a text that is changed is changed in all calls"
 
 
-SIBLINGS = [
-    (("Table.from_stream", "Table.from_files"), "key version deleted timestamp log"),
-    (("Table.from_stream", "Table.from_files", "Table.from_kafka", "Table.from_delta", "Table.from_fkjoin"), "name on_error"),
-    (("Table.from_files", "Table.from_fkjoin"), "spark options"),
-    (("Table.from_kafka", "Table.to_kafka"), "topic bootstrap_servers"),
-    (("fk_join", "Table.join"), "joiner name deployment application emit spread"),
-    (("fk_join", "Table.with_children"), "extractor"),
-    (("fk_join", "Table.filter", "Table.map_values", "Table.select", "Table.drop", "Table.with_columns"), "name emit"),
-    (("fk_join", "Table.flat_map", "Table.rekey", "Table.merge", "Table.with_children", "cogroup"), "name emit"),
-    (("fk_join", "Table.group_by"), "name application"),
-    (("fk_join", "Table.enrich"), "name"),
-    (("aggregates.min_by", "aggregates.max_by"), "column ord"),
-    (("aggregates.collect_list", "aggregates.string_agg"), "order_by descending"),
-    (("aggregates.count_distinct", "aggregates.collect_set"), "column"),
-    (("read_state", "StateReader"), "name"),
-    (("StateReader.get", "testing.DriverStore.get", "testing.DriverInput.change"), "key"),
-    (("testing.DriverInput.change", "testing.DriverInput.snapshot", "testing.DriverInput.delete"), "key"),
-    (("testing.DriverInput.change", "testing.DriverInput.delete"), "version timestamp"),
-    (("testing.left", "testing.right", "testing.change"), "key row version"),
-    (tuple(f"testing.{name}Test" for name in ("Join", "KeyJoin", "Aggregate", "Members", "FlatMap", "Enrich")), "seed"),
-    *(((f"grouped.Grouped.{name}", f"aggregates.{name}"), "column") for name in ("count", "sum", "avg", "min", "max")),
-]
-"""Calls that take the same parameters.  Each repeats the text, since editors read docstrings as they are written."""
-
-WRITES = ("to_kafka", "to_parquet", "to_postgres", "to_delta", "to_iceberg", "to_sink", "to")
-SIBLINGS += [(tuple(f"Table.{name}" for name in WRITES), "checkpoint trigger query_name")]
-
-
-@pytest.mark.parametrize(("calls", "names"), SIBLINGS)
-def test_a_parameter_has_one_text_in_all_calls_that_take_it(calls: tuple[str, ...], names: str) -> None:
-    texts = [texts_of_parameters(PUBLIC[f"fkjoin.{call}"]) for call in calls]
-    for name in names.split():
-        assert {text[name] for text in texts} == {texts[0][name]}, name
-
-
-@pytest.mark.parametrize("name", WRITES[:5])
-def test_a_sink_has_the_texts_of_the_call_that_writes_to_it(name: str) -> None:
-    call = texts_of_parameters(PUBLIC[f"fkjoin.Table.{name}"])
-    sink = texts_of_parameters(PUBLIC[f"fkjoin.sinks.{name.removeprefix('to_').title()}"])
-    assert sink == {parameter: call[parameter] for parameter in sink}
+OTHER_TEXTS = 117
+"""Further texts of parameters whose names have several, since they are not the same thing."""
 
 
 def test_what_is_returned_is_said_and_examples_are_python() -> None:

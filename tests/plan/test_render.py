@@ -20,7 +20,7 @@ from fkjoin.plan.describe.steps import SinkStep, job_steps
 from fkjoin.plan.nodes import Aggregate, Children, Join, Merge, Source, View, join_below, origins, read_from, summed_up
 from fkjoin.plan.optimizer import answers_keep_what_is_read, view_reads_answers
 from fkjoin.plan.physical import Running
-from tests.support.distinct.operator import Distinct
+from tests.support.distinct import Distinct
 from tests.support.drawn import drawn_whole, whole
 
 ORDERS = Source("orders", ("id",), ("lsn",), "op = 'd'", None, ("id", "customer"), "stream of id, customer, lsn, op")

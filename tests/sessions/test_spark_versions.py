@@ -23,9 +23,6 @@ pytestmark = pytest.mark.nightly
 
 RELEASES = re.findall(r"^pyspark==((\d+\.\d+)\.\d+)$", (ROOT / "compat.lock").read_text(), re.MULTILINE)
 
-OF_A_CLOCK = "PythonMicroBatchStream"
-"""A word in what older releases say of the clock of ``emit="periodic …"``, a source in Python, with the job's trigger."""
-
 
 def job(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """The job that is killed and goes on, on the newest release of the line."""
@@ -49,16 +46,12 @@ def test_a_killed_job_goes_on_there_and_on_the_newest(spark: SparkSession, tmp_p
     for _ in range(2):
         history.write(60)
     ran = job(line, tmp_path)
-    said = [text for text in ran.stderr.splitlines() if OF_A_CLOCK not in text]
-    assert (ran.returncode, said) == (0, [])
+    assert (ran.returncode, ran.stderr) == (0, "")
     found = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("{")))
     assert found["crashed"] == -signal.SIGKILL, ran.stderr[-3000:]
     assert found["written"] == ["000.jsonl"]
     assert summed(tmp_path) == history.by_region()
     assert found["version"] == release
-    assert found["periodic"] == ["o1"]
-    assert found["described"] == ["counts-regroup", "counts-aggregate"]
-    assert "made by another job" in found["changed"]
     assert found["read"] == batch_join(history)
     spreads = tuple(map(int, line.split("."))) >= (4, 2)
     there = f"partitions: {tmp_path / 'checkpoint'} has 2 already"

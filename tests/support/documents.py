@@ -30,26 +30,13 @@ def blocks(path: Path) -> Iterator[Block]:
         yield Block(match[2], dedent(match[3]), before[-1] if before else "")
 
 
-_HERE = """
-def here(text):
-    import shlex
-    from pyspark.sql import SparkSession
-    from fkjoin.cli.main import app
-    SparkSession.stop = lambda session: None
-    for program, *arguments in map(shlex.split, text.splitlines()):
-        assert program == "fkjoin", program
-        assert app(arguments, standalone_mode=False) in (None, 0), arguments
-"""
-"""Runs commands in the process that has a session: a JVM takes ten seconds."""
-
-
 def program(document: str, *, here: bool = False) -> tuple[str, list[tuple[int, str]]]:
     """A document as a program, and what its blocks, by number, are to print.
 
     Files are written under the names in the lines before them, and code runs in turn.  Commands are processes, or, with
-    ``here``, run in the program's own session.  What stands in a ``console`` is only shown, and so are parts of files.
+    ``here``, are given to a function of that name.  What stands in a ``console`` is only shown, and so are parts of files.
     """
-    script, wanted = ["import subprocess", "from pathlib import Path", *([_HERE] if here else [])], []
+    script, wanted = ["import subprocess", "from pathlib import Path"], []
     for number, block in enumerate(blocks(ROOT / document)):
         if block.language in ("csv", "toml"):
             if document == "README.md":  # parts of a file that ``fkjoin init`` has written

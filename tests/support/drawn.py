@@ -26,11 +26,10 @@ def stages(node: Node) -> tuple[str, ...]:
     return (*names, "pace") if periodic(node) else names
 
 
-def whole(*ends: Node, without: tuple[str, ...] = ()) -> list[Running]:
-    """All stages that nodes can have, but for those with these stores."""
+def whole(*ends: Node) -> list[Running]:
+    """All stages that nodes can have."""
     nodes = [node for node in in_order(*ends) if node in ends or not node.stateless]
-    running = [Running(node.name, stage, "it", node.name) for node in nodes for stage in stages(node)]
-    return [stage for stage in running if stage.store not in without]
+    return [Running(node.name, stage, "it", node.name) for node in nodes for stage in stages(node)]
 
 
 def drawn_whole(node: Node, form: str = "text") -> str:

@@ -17,15 +17,14 @@ def feed(driver: Any, batch: list[Change]) -> None:
             driver.input(name).change(key, row)
 
 
-def feed_lines(driver: Any, name: str, lines: Iterable[dict[str, Any]], times: int | None = None) -> None:
-    """Feed lines as a table's file has them, with ``lsn`` and ``op``; timestamps are so many times the ``lsn``."""
+def feed_lines(driver: Any, name: str, lines: Iterable[dict[str, Any]]) -> None:
+    """Feed lines as a table's file has them, with ``lsn`` and ``op``."""
     source = driver.input(name)
     key = source._input.planned.key_type.names
     for line in lines:
         row = {column: value for column, value in line.items() if column not in ("lsn", "seq", "op")}
         named = row[key[0]] if len(key) == 1 else tuple(row[column] for column in key)
-        about = {"version": line["lsn"], "timestamp": times and times * line["lsn"]}
         if line.get("op") == "d":
-            source.delete(named, **about)
+            source.delete(named, version=line["lsn"])
         else:
-            source.change(named, row, **about)
+            source.change(named, row, version=line["lsn"])

@@ -80,21 +80,14 @@ class Engine:
         self._committed: dict[tuple[str, int], Handle] = defaultdict(Handle)
         self._attempt: dict[tuple[str, int], Handle] = {}
 
-    def attempted(self, given: dict[str, Envelopes], **how: Any) -> pa.Table:
-        """Run a batch; its results, none of an attempt that stops before them; see ``passed``."""
-        passed = self.passed(given, **how)
-        if how.get("stop_after"):
-            return RESULT.empty_table()
+    def attempted(self, given: dict[str, Envelopes], told: Mapping[str, Mapping[str, int]] = MappingProxyType({})) -> pa.Table:
+        """Run a batch; its results."""
+        passed = self.passed(given, told)
         results = [unpack(payload) for payloads in passed.values() for payload in payloads if payload]
         return pa.concat_tables(results or [RESULT.empty_table()])
 
-    def passed(
-        self,
-        given: dict[str, Envelopes],
-        stop_after: str | None = None,
-        told: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
-    ) -> Envelopes:
-        """Return what the last stage sends, or the one to ``stop_after``.
+    def passed(self, given: dict[str, Envelopes], told: Mapping[str, Mapping[str, int]] = MappingProxyType({})) -> Envelopes:
+        """Return what the last stage sends.
 
         ``given``: what comes to stages from sources; ``told``: counters that come to a stage.
         """
@@ -106,8 +99,6 @@ class Engine:
             if stage in told:
                 passed = {bucket: passed[bucket] for bucket in bucket_ids(self.buckets)}
             passed = self._run(stage, passed, told.get(stage, {}))
-            if stage == stop_after:
-                break
         return passed
 
     def commit(self) -> None:
@@ -150,17 +141,9 @@ class LocalEngine(Engine):
     """One join."""
 
     def __init__(self, folder: Path, how: How = "inner", buckets: int = 2) -> None:
-        def state(kind: type[StageSpec]) -> StateSpec:
-            identity = identity_text({"join": "join", "stage": kind.stage}, {})
-            return StateSpec("join", buckets, 60_000, str(folder), identity, True)
-
-        super().__init__(
-            [
-                RekeySpec(state(RekeySpec)),
-                SubscriptionSpec(state(SubscriptionSpec), in_order=True),
-                ResolveSpec(state(ResolveSpec), how=how, in_order=True),
-            ]
-        )
+        state = StateSpec("join", buckets, 60_000, str(folder), identity_text({}, {}), True)
+        resolve = ResolveSpec(state, how=how, in_order=True)
+        super().__init__([RekeySpec(state), SubscriptionSpec(state, in_order=True), resolve])
 
     def batch(self, changes: Sequence[Change]) -> pa.Table:
         left, right = (self.packed(messages(changes, left=left)) for left in (True, False))

@@ -237,15 +237,10 @@ def steps(way: Mapping[Any, Any], end: Any) -> list[tuple[Any, int]]:
     return found[::-1]
 
 
-_MOST_CASES = 200
-
-
 def _portions(cases: Iterable[History]) -> Iterator[list[History]]:
-    """Cases whose steps are computed together; few at first, so that what is wrong with small ones is seen soon."""
-    rest, size = iter(cases), 8
-    while some := list(islice(rest, size)):
-        yield some
-        size = min(2 * size, _MOST_CASES)
+    """Cases whose steps are computed together."""
+    rest = iter(cases)
+    return iter(lambda: list(islice(rest, 200)), [])
 
 
 def _and(messages: Iterable[Message]) -> str:

@@ -1,28 +1,23 @@
-"""The job behind ``tests/golden/checkpoints``: two logs in two halves; a golden checkpoint is what a release made of the first.
+"""The job of ``tests/golden/checkpoints/join-1.tar.gz``: two logs in two halves, of which a release read the first.
 
-``python -m tests.support.golden NAME`` writes ``tests/golden/checkpoints/NAME.tar.gz`` with the release at hand.  Make one when
-a format in the state changes (segments, records, rows, versions), before the change, and never touch those that are there.
+Further checkpoints are made by ``golden_operators``, which has joins, too.
 """
 
 from __future__ import annotations
 
 import random
 import re
-import sys
-import tarfile
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, fk_join, session
+from fkjoin import Table, fk_join
 from tests.support.archives import extract
 from tests.support.places import ROOT
-from tests.support.queries import run, write_lines
+from tests.support.queries import write_lines
 
 CHECKPOINTS = ROOT / "tests" / "golden" / "checkpoints"
-SETTINGS = {"sql_shuffle_partitions": 2, "fkjoin_buckets": 2}
 
 ORDERS = "id int, customer string, amount double, tags array<string>, op string, seq bigint"
 CUSTOMERS = "customer string, name string, op string, seq bigint"
@@ -77,16 +72,6 @@ def joined(spark: SparkSession, folder: Path, name: str = "golden") -> Table:
     return fk_join(orders, customers, "customer", how="left", name=name)
 
 
-def main(name: str) -> None:
-    spark = session("fkjoin golden checkpoint", master="local[2]", ui_enabled="false", **SETTINGS)
-    with tempfile.TemporaryDirectory() as folder:
-        write_half(Path(folder), 1)
-        checkpoint = Path(folder) / "checkpoint"
-        run(joined(spark, Path(folder)).changes, checkpoint)
-        with tarfile.open(CHECKPOINTS / f"{name}.tar.gz", "w:gz") as archive:
-            archive.add(checkpoint, "checkpoint")
-
-
 def unpack(path: Path, place: Path) -> Path:
     """The checkpoint, as if it had been made in ``place``."""
     extract(path, place)
@@ -102,7 +87,3 @@ def move(checkpoint: Path, place: Path) -> None:
     for log in [*checkpoint.glob("sources/*/[0-9]*"), *checkpoint.glob("state/*/_metadata/v2/[0-9]*")]:
         log.write_text(log.read_text().replace(found[1], str(place)))
         log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -2,7 +2,7 @@
 
 ``python -m tests.support.golden_operators NAME QUERY…`` writes ``tests/golden/checkpoints/NAME.tar.xz``: what the release at
 hand makes of the first part and then of the second, with some of the queries, by default all.  Make one before a change of what
-operators are, and never touch those that are there.
+operators are, or of a format in the state (segments, records, rows, versions), and never touch those that are there.
 """
 
 from __future__ import annotations

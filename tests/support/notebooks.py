@@ -46,10 +46,6 @@ def shown(book: Any) -> list[str]:
     return [output.text if output.output_type == "stream" else output.data["text/plain"] for output in outputs]
 
 
-def write(name: str, book: Any) -> None:
-    nbformat.write(book, NOTEBOOKS / f"{name}.ipynb")
-
-
 if __name__ == "__main__":
     for notebook in sys.argv[1:]:
-        write(notebook, executed(notebook, Path.cwd()))
+        nbformat.write(executed(notebook, Path.cwd()), NOTEBOOKS / f"{notebook}.ipynb")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from inspect import Parameter
 from types import FunctionType, ModuleType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -25,51 +25,6 @@ _ENTRY = re.compile(r"^::: (\S+)\n((?: {4}.*\n|\n(?= {4}))*)", re.MULTILINE)
 MADE_BY_METHODS = (fkjoin.Table, Grouped, Enriched)
 OF_THE_ENGINE = tuple(getattr(module, name) for module in (kafka, sinks) for name in module.__all__ if name != "RETRY_S")
 """Formats and sinks: the reference shows methods that have a docstring, others are told at ``Format`` and ``Sink``."""
-
-_TYPES = {
-    "AggregateKind": "str",
-    "Any": "object",
-    "DataFrame": "pyspark.sql.DataFrame",
-    "DataType": "pyspark.sql.types.DataType",
-    "Emit": "str",
-    "Expression": "str or Column",
-    "Expressions": "str, Column, or list of them",
-    "Expressions | Window | list[Any]": "str, Column, Window, or list of them",
-    "Extractor": "str, Column, list of them, or callable",
-    "Format": "fkjoin.kafka.Format",
-    "Iterable[Any]": "iterable",
-    "Iterable[str]": "iterable of str",
-    "Joiner": "str, Column, list of them, or callable",
-    "KafkaFormat": "fkjoin.kafka.Format",
-    "Mapping[str, Any]": "mapping of str to value",
-    "Mapping[str, Expression]": "mapping of str to (str or Column)",
-    "Mapping[str, Wanted]": "mapping of str to Wanted",
-    "Mapping[str, str]": "mapping of str to str",
-    "Path": "pathlib.Path",
-    "Row": "dict",
-    "RowsExpression": "str, Column, or callable",
-    "Self": "Table",
-    "Sequence[StageQuery]": "sequence of StageQuery",
-    "Sequence[str | Path]": "sequence of path",
-    "Sequence[str]": "sequence of str",
-    "Settings": "tuple of pairs",
-    "SparkSession": "pyspark.sql.SparkSession",
-    "StreamingQuery": "pyspark.sql.streaming.StreamingQuery",
-    "StreamingQueryProgress": "pyspark.sql.streaming.StreamingQueryProgress",
-    "StructType": "pyspark.sql.types.StructType",
-    "Trigger": "str or mapping",
-    "_Function": "callable",
-    "datetime": "datetime.datetime",
-    "kit.RowExtractor": "str or callable",
-    "pa.Schema": "pyarrow.Schema",
-    "pa.Table": "pyarrow.Table",
-    "sinks.Sink": "fkjoin.sinks.Sink",
-    "sinks.TableSink": "fkjoin.sinks.TableSink",
-    "timedelta": "datetime.timedelta",
-    "tuple[Expression, ...]": "tuple of str or Column",
-    "tuple[str, ...]": "tuple of str",
-}
-"""Types of signatures, and how the reference calls them, where it has another name."""
 
 
 @cache
@@ -137,35 +92,10 @@ def title(parameter: Parameter) -> str:
 
 
 def choices(of: Any, parameter: Parameter) -> tuple[str, ...]:
-    """Return the texts that a parameter takes; none if its type is not a choice of them."""
-    name = _type_name(parameter)
-    if name in _TYPES:
-        return ()
-    kind = eval(name, {"Literal": Literal}) if name.startswith("Literal[") else vars(sys.modules[of.__module__]).get(name)
-    return get_args(kind) if get_origin(kind) is Literal else ()
+    """Return the texts that a parameter takes, whose type is a choice of them."""
+    return get_args(eval(type_name(parameter), {"Literal": Literal, **vars(sys.modules[of.__module__])}))
 
 
-def type_of(parameter: Parameter) -> str:
-    """Return the words for a parameter's type."""
-    name = _type_name(parameter)
-    if name in _TYPES:
-        return _TYPES[name]
-    parts: list[str] = []
-    for part in re.sub(r"Callable\[.*\]", "callable", name).split(" | "):
-        parts += _TYPES.get(part, part).split(" or ")
-    return any_of(parts)
-
-
-def types_of(parameter: Parameter) -> tuple[str, ...]:
-    """Return all words that may stand for a parameter's type: of any object, a docstring may say which."""
-    kind = type_of(parameter)
-    return (kind, "callable or value", "value") if kind == "object" else (kind,)
-
-
-def any_of(parts: list[str]) -> str:
-    return " or ".join(parts) if len(parts) < 3 else f"{', '.join(parts[:-1])}, or {parts[-1]}"
-
-
-def _type_name(parameter: Parameter) -> str:
-    """A type as the signature has it, without the None that an optional parameter takes."""
+def type_name(parameter: Parameter) -> str:
+    """Return a type as the signature has it, without the None that an optional parameter takes."""
     return str(parameter.annotation).removesuffix(" | None" if parameter.default is None else "\0")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -25,13 +24,11 @@ PURE = ("codec", "folds", "stages", "plan")
 
 
 def modules() -> Iterator[tuple[str, Path]]:
-    """The modules of the package, by their names below ``fkjoin``."""
-    for folder, _, files in os.walk(ROOT / "fkjoin", followlinks=True):
-        for name in files:
-            if name.endswith(".py"):
-                path = Path(folder, name)
-                parts = path.relative_to(ROOT / "fkjoin").with_suffix("").parts
-                yield ".".join(part for part in parts if part != "__init__"), path
+    """The modules of the package, by their names below ``fkjoin``, where ``state`` is a link."""
+    package = ROOT / "fkjoin"
+    for path in (*package.rglob("*.py"), *(package / "state").rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__"), path
 
 
 MODULES = dict(sorted(modules()))

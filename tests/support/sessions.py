@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -133,3 +134,13 @@ def refused_here(
         return capsys.readouterr()
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def own_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks of other tests have counted in this process, too, if it has imported them: that takes more than a second."""
+    counts = sys.modules.get("fkjoin.sinks.counts")
+    if counts is not None:
+        events = {item: deque(maxlen=kept.maxlen) for item, kept in counts._events.items()}
+        monkeypatch.setattr(counts, "_counts", Counter())
+        monkeypatch.setattr(counts, "_events", events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -15,23 +16,17 @@ from tests.support.batch_ids import batch_id
 
 def write_at_once(make: Callable[[], TableSink], batch: Callable[..., tuple[pa.Table, pa.Table]], batches: int) -> None:
     """Let the queries ``one`` and ``other`` write so many batches of the rows ``a`` and ``b``, each by a sink of its own."""
-    begin, errors = threading.Barrier(2), list[Exception]()
+    begin = threading.Barrier(2)
 
     def write(query: str) -> None:
         made = make()
         begin.wait(30)
-        try:
-            for number in range(batches):
-                made.apply(batch_id(number, query=query), *batch(a=number, b=number))
-        except Exception as error:
-            errors.append(error)
+        for number in range(batches):
+            made.apply(batch_id(number, query=query), *batch(a=number, b=number))
 
-    writers = [threading.Thread(target=write, args=(query,)) for query in ("one", "other")]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(120)
-    assert errors == []
+    with ThreadPoolExecutor() as pool:
+        for writer in [pool.submit(write, query) for query in ("one", "other")]:
+            writer.result(120)
 
 
 def stands_still(monkeypatch: pytest.MonkeyPatch, slow: TableSink, between: list[Callable[[], object]]) -> None:

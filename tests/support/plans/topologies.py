@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -572,11 +572,9 @@ def job(of: Sources, sinks: dict[str, str], **made: Any) -> Job:
     return Job(JobSection.model_validate(spec), of.spark)
 
 
-def _topologies() -> Iterator[tuple[str, Topology]]:
-    for name, build in globals().items():
-        if inspect.isfunction(build) and [*inspect.signature(build).parameters] == ["of"]:
-            yield name, Topology(build, WITHOUT.get(name, ()))
-
-
-TOPOLOGIES = dict(_topologies())
+TOPOLOGIES = {
+    name: Topology(build, WITHOUT.get(name, ()))
+    for name, build in globals().items()
+    if inspect.isfunction(build) and [*inspect.signature(build).parameters] == ["of"]
+}
 """Topologies by their names, in the order in which they stand here."""
