@@ -95,11 +95,7 @@ UNSEEN: list[Mistake] = [
     ),
     (OUT, FILES, "sinks.out.path: this is the folder of tables.orders, too; give each"),
     ("[kafka]", '[dead_letters]\npath = "{folder}/out"\n[kafka]', "sinks.out.path: this is the folder of dead_letters, too"),
-    (
-        f"{OUT}\n",
-        'path = "{folder}/joined"\n[dead_letters]\npath = "{folder}"\n',
-        "sinks.out.path: .* of dead_letters, too",
-    ),
+    (f"{OUT}\n", 'path = "{folder}/joined"\n[dead_letters]\npath = "{folder}"\n', "sinks.out.path: .* of dead_letters, too"),
     ('[kafka]\nbootstrap_servers = "localhost:1"\n', '[dead_letters]\ntopic = "dead"\n', "dead_letters: topics need a section"),
 ]
 
