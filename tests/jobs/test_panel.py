@@ -156,16 +156,10 @@ def test_times_are_said_in_two_units() -> None:
         assert span(seconds) == says
 
 
-def test_what_spark_says_of_a_query_in_words() -> None:
-    for message, active, data, does in (
-        ("Initializing sources", False, False, QueryPhase.STARTS),
-        ("Waiting for data to arrive", False, False, QueryPhase.WAITS),
-        ("Getting offsets from FileStreamSource[file:/orders]", True, False, QueryPhase.ASKS),
-        ("Waiting for next trigger", False, False, QueryPhase.WAITS),
-        ("Waiting for next trigger", False, True, QueryPhase.DUE),
-        ("Processing new data", True, True, QueryPhase.BATCH),
-    ):
-        assert doing_of({"message": message, "isTriggerActive": active, "isDataAvailable": data}) is does
+def test_what_spark_says_of_a_query_between_triggers() -> None:
+    """Its other words: tests/jobs/test_follower.py."""
+    for data, does in ((False, QueryPhase.WAITS), (True, QueryPhase.DUE)):
+        assert doing_of({"message": "Waiting for next trigger", "isTriggerActive": False, "isDataAvailable": data}) is does
 
 
 def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> None:
