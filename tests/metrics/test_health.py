@@ -157,7 +157,7 @@ def waiting(*points: Point, until_ms: int) -> History:
     return made
 
 
-ONCE, WORKED = history(batch(0)), history(*BUSY)
+WORKED = history(*BUSY)
 TWICE = history(batch(0), batch(60 * MINUTE))
 HOURLY = history(batch(0))
 HOURLY.interval_s = 3600.0
@@ -171,7 +171,6 @@ IN_VAIN = history(*BUSY, batch(125_000, read=0))
 JUDGED: dict[str, tuple[History, int | None, int, str]] = {
     "a batch that takes much longer than others": (WORKED, 0, 120_000 + 5 * MINUTE, "still"),
     "within its usual pace": (TWICE, 0, 119 * MINUTE, "healthy"),
-    "one batch and nothing more": (ONCE, 0, 59 * MINUTE, "still"),
     "its trigger lets it": (HOURLY, 0, 59 * MINUTE, "healthy"),
     "three turns without a word": (HOURLY, 0, 181 * MINUTE, "still"),
     "far behind amid a batch": (WORKED, 1_000_000, 170_000, "behind"),
