@@ -95,7 +95,7 @@ def test_no_process_log_or_file_of_a_job_has_a_secret(
     text = PLAIN.replace('trigger = "available-now"\n', "")
     text = text.replace(
         '"spark.driver.extraJavaOptions" = "',
-        '"spark.hadoop.fs.s3a.secret.key" = "${file:{folder}/secret}"\n'
+        '"spark.fkjoin.buckets" = 1\n"spark.hadoop.fs.s3a.secret.key" = "${file:{folder}/secret}"\n'
         '"spark.driver.extraJavaOptions" = "-Djavax.net.ssl.trustStorePassword=${file:{folder}/secret} ',
     )
     one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))
