@@ -292,25 +292,21 @@ def test_an_index_of_a_lost_checkpoint_is_removed(
     assert list((job / "index").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("written", "why"),
-    [
+def test_an_index_of_which_too_little_is_known_stays(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "index" / "query"
+    folder.mkdir(parents=True)
+    for home, why in (
         (None, "nothing says where the checkpoint is"),
         ("?", "nothing says where the checkpoint is"),
         ({"checkpoint": "file:/gone", "host": "elsewhere"}, "file:/gone is on elsewhere"),
         ({"checkpoint": "nowhere://bucket/gone", "host": "h"}, "nowhere://bucket/gone cannot be asked: "),
-    ],
-)
-def test_an_index_of_which_too_little_is_known_stays(spark: SparkSession, tmp_path: Path, written: Any, why: str) -> None:
-    folder = tmp_path / "index" / "query"
-    folder.mkdir(parents=True)
-    if written is not None:
-        (folder / index_home.HOME_FILE).write_text(json.dumps(written))
-    one = found(spark, tmp_path)
-    assert one.fate == "unknown"
-    assert one.why.startswith(why)
-    assert indexes.remove([one]) == []
-    assert folder.is_dir()
+    ):
+        if home is not None:
+            (folder / index_home.HOME_FILE).write_text(json.dumps(home))
+        index = found(spark, tmp_path)
+        assert (index.fate, index.why[: len(why)]) == ("unknown", why)
+        assert indexes.remove([index]) == []
+        assert folder.is_dir()
 
 
 DAMAGE = (
@@ -360,13 +356,15 @@ def flip(file: Path, number: int) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["offsets/0", "commits/0"])
-def test_a_damaged_log_is_named(spark: SparkSession, checkpoint: Path, name: str) -> None:
+def test_a_damaged_log_is_named(spark: SparkSession, checkpoint: Path) -> None:
     """Before anything runs: Spark would not notice it."""
-    check_logs(spark, str(checkpoint))
-    flip(checkpoint / name, (checkpoint / name).stat().st_size // 2)
-    with pytest.raises(FkJoinError, match=f"damaged: {name} is not as it was written; restore it"):
+    for name in ("offsets/0", "commits/0"):
         check_logs(spark, str(checkpoint))
+        middle = (checkpoint / name).stat().st_size // 2
+        flip(checkpoint / name, middle)
+        with pytest.raises(FkJoinError, match=f"damaged: {name} is not as it was written; restore it"):
+            check_logs(spark, str(checkpoint))
+        flip(checkpoint / name, middle)
 
 
 def test_a_data_file_is_vouched_for_by_checksums(spark: SparkSession, checkpoint: Path) -> None:
