@@ -116,6 +116,9 @@ def test_a_query_that_waits_is_idle_since_its_last_batch() -> None:
     made.wait(130_000, 0)
     found = of_query(made, 0, None, 150_000)
     assert (found.state, found.words, found.since_ms) == ("idle", "It has read all that there is, and waits for more.", 120_000)
+    behind = history(batch(0, lag=90_000))
+    behind.wait(20_000, 0)
+    assert of_query(behind, 0, None, 21_000).state == "idle", "what was left is gone, as records of a deleted topic are"
 
 
 def test_a_query_that_no_longer_says_that_it_waits_stands_still() -> None:
