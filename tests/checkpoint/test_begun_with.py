@@ -28,11 +28,7 @@ from fkjoin.spark.schemas import text
 from tests.support.queries import write_lines
 from tests.support.sessions import small
 
-
-@pytest.fixture(autouse=True)
-def _one_bucket(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, validate=True)
-
+pytestmark = pytest.mark.usefixtures("small_tables")
 
 BERLIN = "Europe/Berlin"
 
@@ -353,6 +349,7 @@ MISFITS: Any = [{"customer": "abc"}, {"customer": 5.5}, {"lsn": "x"}, {"open": "
 
 def test_columns_that_the_command_prints_lead_on(spark: SparkSession, tmp_path: Path, put: Put, state_command: Any) -> None:
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    small(spark, tmp_path, validate=True)
 
     def go_on(**schemas: Any) -> None:
         orders, customers = tables(spark, tmp_path, **schemas)
