@@ -15,17 +15,17 @@ from typer.testing import CliRunner
 from fkjoin.cli import state as state_cli
 
 
-@pytest.fixture
-def state_command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(scope="module")
+def state_command(spark: SparkSession) -> Iterator[Any]:
     """Runs ``fkjoin state …`` in the tests' session: exit status and lines."""
-
-    monkeypatch.setattr(state_cli, "_session", lambda *_: contextlib.nullcontext(spark))
 
     def run_command(*arguments: str) -> tuple[int, list[str]]:
         result = CliRunner().invoke(state_cli.app, arguments, catch_exceptions=False)
         return result.exit_code, result.output.splitlines()
 
-    return run_command
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(state_cli, "_session", lambda *_: contextlib.nullcontext(spark))
+        yield run_command
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ FULL = Begun(
 )
 
 
-def test_a_document_says_its_version_first_and_is_read_as_it_was_written() -> None:
+def test_a_document_says_its_version_first_and_what_there_is_and_is_read_as_it_was_written() -> None:
     sections = json.loads(FULL.data())
     names = ["version", "zone", "operators", "sources", "tables", "columns", "topics", "sinks", "job"]
     assert list(sections) == names
@@ -48,9 +48,6 @@ def test_a_document_says_its_version_first_and_is_read_as_it_was_written() -> No
         "orders": {"id": "id-1"},
         "customers": {"id": "id-2", "generation": 1, "ends": [[0, 7], [1, 0]]},
     }
-
-
-def test_a_section_is_absent_where_there_is_nothing_to_say() -> None:
     assert json.loads(Begun().data()) == {"version": VERSION}
     assert json.loads(replace(Begun(), operators=[]).data()) == {"version": VERSION, "operators": []}
     assert Begun.parsed(b'{"version": 1}', "/ck") == Begun()
@@ -68,30 +65,24 @@ BROKEN: dict[bytes, str] = {
 }
 
 
-@pytest.mark.parametrize("data", BROKEN, ids=lambda data: str(data[:20]))
-def test_a_broken_document_is_refused_by_name(data: bytes) -> None:
+def test_a_broken_document_is_refused_by_name() -> None:
     way = "restore this file from the last backup of the checkpoint, or start with a new checkpoint"
-    with pytest.raises(FkJoinError, match=rf"^/ck/fkjoin\.json {re.escape(BROKEN[data])}.*: {way}"):
-        Begun.parsed(data, "/ck/")
+    for data, says in BROKEN.items():
+        with pytest.raises(FkJoinError, match=rf"^/ck/fkjoin\.json {re.escape(says)}.*: {way}"):
+            Begun.parsed(data, "/ck/")
 
 
 SHAPES: list[tuple[list[Any], Any]] = [
     (["zone"], None),
     (["operators"], "joined"),
     (["operators", 0, 1], "{}"),
-    (["sources"], "2"),
-    (["tables", "orders"], ["id"]),
-    (["columns", "orders"], []),
-    (["columns", "orders", "schema"], "id string"),
     (["columns", "orders", "schema", "fields"], 1),
     (["columns", "orders", "schema", "fields", 0, "type"], "structure"),
     (["columns", "orders", "schema", "fields", 0, "pyClass"], "planted.Kind"),
-    (["columns", "orders", "reported", 0], 1),
     (["columns", "orders", "unknown"], 1),
     (["topics", "orders"], {}),
     (["topics", "customers", "generation"], True),
     (["topics", "customers", "ends", 0], [1, 2, 3]),
-    (["job", "rules", 0], 8),
 ]
 
 
@@ -177,12 +168,16 @@ def _struct(kind: Any) -> dict[str, Any]:
     return {"type": "struct", "fields": [{"name": "a", "type": kind, "nullable": True, "metadata": {}}]}
 
 
+LAST_NAMES = {"loads", "load", "Unpickler", "eval", "exec", "open", "fromJson"}
+"""Last names of calls that could run what a file has; of others the whole name is not needed."""
+
+
 def test_nothing_that_is_read_is_unpickled_or_evaluated() -> None:
     """Pickles come from the driver, in what a worker is told to do; types of checkpoints go through ``kept_type``."""
     calls: dict[str, set[str]] = {}
     for module, path in MODULES.items():
         for node in nodes(path):
-            if isinstance(node, ast.Call):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in LAST_NAMES:
                 calls.setdefault(ast.unparse(node.func), set()).add(module)
     unpickled = {name: where for name, where in calls.items() if name.endswith(("pickle.loads", "pickle.load", "Unpickler"))}
     assert unpickled == {"pickle.loads": {"spark.operator"}}

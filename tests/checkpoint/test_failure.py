@@ -165,10 +165,7 @@ WAYS: dict[str, tuple[list[str], str]] = {
         ["error while reading file file:///z. x", "java.lang.RuntimeException: not a Parquet file"],
         "replace file:///z by an undamaged file of the same name, and start .*; or, to continue",
     ),
-    "the topic no longer has offsets that were still": (
-        ["Some data may have been lost because"],
-        "if retention deleted them",
-    ),
+    "the topic no longer has offsets that were still": (["Some data may have been lost because"], "if retention deleted them"),
     "checkpoint /ck was made by a query that reads another number of tables": (
         ["There are [2] sources in the checkpoint offsets and now there are [3] sources"],
         "start this version of the job with a new checkpoint and an empty target",
@@ -201,17 +198,14 @@ WAYS: dict[str, tuple[list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("problem", WAYS)
-def test_three_lines_say_which_query_where_and_what_to_do(problem: str) -> None:
-    messages, way = WAYS[problem]
-    lines = told("out", "/ck", 7, messages)
-    assert lines[0].startswith(f"query out failed: {problem}")
-    assert lines[1].startswith("where: batch 7 of checkpoint /ck")
-    assert re.match(f"what to do: {way}", lines[2])
-    assert not any("\n" in line for line in lines)
-
-
-def test_the_second_line_names_the_batch_and_the_innermost_line_of_the_user_or_the_file() -> None:
+def test_three_lines_say_which_query_where_and_what_to_do() -> None:
+    """The second line names the batch, and the innermost line of the user or the file."""
+    for problem, (messages, way) in WAYS.items():
+        lines = told("out", "/ck", 7, messages)
+        assert lines[0].startswith(f"query out failed: {problem}")
+        assert lines[1].startswith("where: batch 7 of checkpoint /ck")
+        assert re.match(f"what to do: {way}", lines[2])
+        assert not any("\n" in line for line in lines)
     of_file = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///in/2.csv. SQLSTATE: KD001"
     of_worker = python(WORKER)
     for batch, messages, where in (
@@ -260,25 +254,20 @@ def test_which_lines_are_the_users_own() -> None:
 
 ORDERS = {"orders": "e:1"}
 BOTH = {**ORDERS, "clients": "w:1"}
+SILENT: list[tuple[str, dict[str, str], str]] = [
+    ("Timed out waiting for a node assignment", BOTH, "topics clients, orders at e:1 and w:1"),
+    ("Timeout of 60000ms expired for partition orders-3", BOTH, "topic orders at e:1"),
+    ("Expiring 3 record(s) for shop-out-0:120001 ms has passed", ORDERS, "topic shop-out"),
+    ("Topic shop-out not present in metadata after 120000 ms.", {}, "topic shop-out"),
+]
 
 
-@pytest.mark.parametrize(
-    ("message", "topics", "which"),
-    [
-        ("Timed out waiting for a node assignment", BOTH, "topics clients, orders at e:1 and w:1"),
-        ("Timeout of 60000ms expired for partition orders-3", BOTH, "topic orders at e:1"),
-        ("Expiring 3 record(s) for shop-out-0:120001 ms has passed", ORDERS, "topic shop-out"),
-        ("Topic shop-out not present in metadata after 120000 ms.", {}, "topic shop-out"),
-    ],
-)
-def test_silent_brokers_are_named(message: str, topics: dict[str, str], which: str) -> None:
+def test_silent_brokers_are_named_and_another_timeout_is_not_theirs() -> None:
     """Those that are read, and a topic that is written, which Java's messages name alone."""
-    first, _, way = told("joined", "/ck", 3, ["x", message], topics)
-    assert first == f"query joined failed: the brokers of {which} do not answer ({message})"
-    assert "check that these brokers run" in way
-
-
-def test_another_timeout_is_not_the_brokers() -> None:
+    for message, topics, which in SILENT:
+        first, _, way = told("joined", "/ck", 3, ["x", message], topics)
+        assert first == f"query joined failed: the brokers of {which} do not answer ({message})"
+        assert "check that these brokers run" in way
     first, _, way = told("joined", "/ck", 3, ["x", "Timeout of 30 s: the database is away"], ORDERS)
     assert first == "query joined failed: Timeout of 30 s: the database is away"
     assert "brokers" not in way
@@ -347,20 +336,18 @@ ASKS = "Getting offsets from KafkaV2[Subscribe[orders]]"
 IDLE = BATCH.replace("14 behind as of 00:00:01", "9 behind as of 00:00:02")
 
 
-@pytest.mark.parametrize(
-    ("message", "events", "says"),
-    [
-        ("Initializing sources", [], "joined: starts"),
-        ("Processing new data", [], "joined: works on its first batch"),
-        ("Processing new data", [progress(0), progress(1)], WORKS),
-        ("Waiting for data to arrive", [progress(1)], f"joined: waits for data since 00:00:01; {BATCH}"),
-        (ASKS, [progress(1)], f"joined: waits for data since 00:00:01; {BATCH}"),
-        ("Waiting for data to arrive", [progress(1), idle(2), idle(2)], f"joined: waits for data since 00:00:01; {IDLE}"),
-    ],
-)
-def test_a_query_is_shown_as_a_line_that_says_what_it_does(message: str, events: list[Any], says: str) -> None:
+def test_a_query_is_shown_as_a_line_that_says_what_it_does() -> None:
     """A query that waits shows its last batch, though Spark's last progress is of none."""
-    assert repr(Query(JavaQuery(message, *events))) == says
+    events: tuple[Any, ...]
+    for message, events, says in (
+        ("Initializing sources", (), "joined: starts"),
+        ("Processing new data", (), "joined: works on its first batch"),
+        ("Processing new data", (progress(0), progress(1)), WORKS),
+        ("Waiting for data to arrive", (progress(1),), f"joined: waits for data since 00:00:01; {BATCH}"),
+        (ASKS, (progress(1),), f"joined: waits for data since 00:00:01; {BATCH}"),
+        ("Waiting for data to arrive", (progress(1), idle(2), idle(2)), f"joined: waits for data since 00:00:01; {IDLE}"),
+    ):
+        assert repr(Query(JavaQuery(message, *events))) == says
 
 
 def test_one_whose_sources_do_not_answer_does_not_say_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:

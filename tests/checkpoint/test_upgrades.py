@@ -34,12 +34,6 @@ def test_a_fact_that_an_older_release_did_not_keep_is_no_difference() -> None:
     assert difference(kept, other) == wanted
 
 
-def test_rows_that_a_rule_has_left_columns_out_of_are_told_from_other_rows() -> None:
-    kept, now = (identity_text({"join": "j", "stage": "rekey", "left": row}, {}).encode() for row in ("a, b", "a"))
-    words = 'of store j-rekey, left was "a, b" and is now "a"; if the tables are the same, a rule'
-    assert str(difference(kept, now)).startswith(words)
-
-
 def test_of_columns_and_steps_those_that_differ_are_named() -> None:
     def identity(amount: str, bound: str) -> bytes:
         dear = {"steps": [["filter", "open"], ["filter", f"amount > {bound}"]]}

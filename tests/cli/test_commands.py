@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pandas
 import pyspark
@@ -109,39 +110,28 @@ def test_pyspark_has_the_word_on_pandas(monkeypatch: pytest.MonkeyPatch) -> None
 OLD, NEW = (f"spark-sql-kafka-0-10_2.13-{release}.jar" for release in ("4.0.0", "4.2.0"))
 
 
-@pytest.mark.parametrize(
-    ("jar", "wanted", "fine", "state"),
-    [
+def test_a_connector_is_needed_if_brokers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = SimpleNamespace(version="4.3.0")
+    for jar, wanted, fine, state in (
         (None, True, False, "is not in the session$"),
         (None, False, True, "is not in the session, and only topics need it: start the session"),
         (OLD, True, False, f"{OLD} does not fit Spark 4.3.0$"),
         (NEW, True, True, NEW),
-    ],
-)
-def test_a_connector_is_needed_if_brokers_are_named(
-    monkeypatch: pytest.MonkeyPatch, jar: str | None, wanted: bool, fine: bool, state: str
-) -> None:
-    session: Any = SimpleNamespace(version="4.3.0")
-    monkeypatch.setattr(doctor.connector, "loaded_jar", lambda _: jar)
-    finding = doctor._connector(session, wanted=wanted)
-    assert finding.fine == fine
-    assert re.match(state, finding.state)
-    assert fine or f"; spark-submit, and here: --packages {MODULE}:4.2.0" in finding.advice
+    ):
+        monkeypatch.setattr(doctor.connector, "loaded_jar", lambda _, jar=jar: jar)
+        finding = doctor._connector(session, wanted=wanted)
+        assert finding.fine == fine
+        assert re.match(state, finding.state)
+        assert fine or f"; spark-submit, and here: --packages {MODULE}:4.2.0" in finding.advice
 
 
-@pytest.mark.parametrize(
-    ("brokers", "given", "fetched"), [("b:9092", {}, True), ("", {}, False), ("b:9092", {"spark.jars": "x"}, False)]
-)
-def test_brokers_are_asked(monkeypatch: pytest.MonkeyPatch, brokers: str, given: dict[str, str], fetched: bool) -> None:
-    asked: list[bool] = []
-
-    def session(*_: Any, kafka: bool) -> Any:
-        asked.append(kafka)
-        raise FkJoinError("no repository answers\nand more")
-
+def test_brokers_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = MagicMock(side_effect=FkJoinError("no repository answers\nand more"))
     monkeypatch.setattr(doctor, "session", session)
-    (found,) = doctor._session("local[2]", brokers, given)
-    assert (asked, found.fine, found.state) == ([fetched], False, "no repository answers")
+    for brokers, settings, fetched in (("b:9092", {}, True), ("", {}, False), ("b:9092", {"spark.jars": "x"}, False)):
+        (finding,) = doctor._session("local[2]", brokers, settings)
+        assert (finding.fine, finding.state) == (False, "no repository answers")
+        assert session.call_args.kwargs == {"kafka": fetched}
 
 
 def test_advice_about_a_section_of_a_job_file_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

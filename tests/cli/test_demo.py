@@ -18,11 +18,11 @@ from tests.support.sessions import small
 def test_the_demo_is_right_and_goes_on(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With all of its rows, in fewer batches."""
     small(spark, tmp_path)
-    monkeypatch.setattr(demo, "PARTS", 3)
-    monkeypatch.setattr(demo, "FIRST_RUN", 2)
+    monkeypatch.setattr(demo, "PARTS", 2)
+    monkeypatch.setattr(demo, "FIRST_RUN", 1)
     said = io.StringIO()
     first, second = (demo.run_demo(tmp_path / "demo", Console(file=said, width=160), spark) for _ in range(2))
-    assert (first.resumed, first.batches, first.wrong) == (False, 2, 0)
+    assert (first.resumed, first.batches, first.wrong) == (False, 1, 0)
     assert (second.resumed, second.batches, second.wrong) == (True, 1, 0)
     assert first.rows > 3000
     for name in ("left-in", "right-in", "stale-dropped", "tombstones-suppressed", "idempotent-update-skip", "out"):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import pytest
 from pyspark import SparkContext
@@ -67,12 +67,7 @@ ALL = [(moment, number, of_java) for moment in MOMENTS for number in SIGNALS for
 @pytest.mark.spark
 @pytest.mark.parametrize(("moment", "number", "of_java"), sampled(ALL, SAMPLE))
 def test_nothing_is_left_of_a_job(
-    command: Callable[..., Command],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    moment: str,
-    number: signal.Signals,
-    of_java: bool,
+    command: Callable[..., Command], tmp_path: Path, moment: str, number: int, of_java: bool
 ) -> None:
     """The signal goes to the command, or to its JVM."""
     text = GOOD.replace('"spark.fkjoin.index.dir" = "{folder}/index"\n', "")
@@ -100,12 +95,12 @@ def test_nothing_is_left_of_a_job(
         assert one.process.returncode == 1
         assert JVM_KILLED in said
         assert JVM_KILLED in (tmp_path / "spark.log").read_text()
-    monkeypatch.setattr("tempfile.tempdir", str(one.temporary))
-    for _ in range(100):  # a process that has no memory any more holds its files for a moment
-        own_folder.sweep()  # as the next start does
-        if not list(one.temporary.glob("fkjoin-run-*")):
-            break
-        time.sleep(0.1)
+    with patch("tempfile.tempdir", str(one.temporary)):
+        for _ in range(100):  # a process that has no memory any more holds its files for a moment
+            own_folder.sweep()  # as the next start does
+            if not list(one.temporary.glob("fkjoin-run-*")):
+                break
+            time.sleep(0.1)
     kept = {path.name for path in one.temporary.iterdir()}
     assert kept <= {f"fkjoin-{os.getuid()}"}, "but indexes, which the next start continues with"
 

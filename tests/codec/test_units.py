@@ -111,7 +111,7 @@ def test_clocks_without_a_zone_are_the_sessions(value: str, unit: Unit | None, z
         ("at", None, '"169036"', ""),
         ("at", Unit("micros", "time"), "5", "is of the kind 'time'"),
         ("day", MILLIS, "1690366967048", "is not a whole day; take a timestamp column"),
-        ("time", MICROS, "86400000000", "is not a time of day"),
+        ("time", MICROS, "86400000000", "is not a time of day; take a bigint or interval column"),
         ("span", None, '"P1Y2M3DT4H5M6.78S"', "no fixed length; take a string column"),
         ("price", Unit("unsure"), '"1234"', 'may be base64 or a number; give units={"it": "text"}'),
         ("price", None, '"E9I="', ""),

@@ -21,8 +21,12 @@ from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.spark.dead_letters import as_records
 from tests.support.files import write
 from tests.support.job_files import run_queries
+from tests.support.sessions import small
 
-pytestmark = pytest.mark.usefixtures("small_tables")
+
+@pytest.fixture(autouse=True)
+def _one_bucket(spark: SparkSession, tmp_path: Path) -> None:
+    small(spark, tmp_path, validate=True)
 
 
 def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: Any) -> Job:
@@ -46,38 +50,19 @@ def letters(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(folder.glob("part-*.json")) for line in path.read_text().splitlines()]
 
 
-def test_a_job_keeps_columns(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_keeps_columns_also_when_their_files_were_archived(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    region = tmp_path / "orders" / "region=eu"
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
-    write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","amount":5,"lsn":1}', '{"id":"o2","cust')
+    write(region, "1.json", '{"id":"o1","customer":"c1","amount":5,"lsn":1}', '{"id":"o2","cust')
     run_queries(job(spark, tmp_path))
     assert {letter["file"].rpartition("/")[2] for letter in letters(tmp_path / "dead" / "joined")} == {"1.json"}
     kept = Begun.read(spark, str(tmp_path / "checkpoint")).columns["orders"].schema
     assert kept is not None
-    assert kept.names == ["amount", "customer", "id", "lsn"], "a line that does not fit makes no column"
-    write(tmp_path / "orders", "2.json", '{"id":"o3","customer":"c1","amount":5.5,"lsn":2}')
-    write(tmp_path / "orders", "3.json", '{"id":"o4","customer":"c1","amount":6,"coupon":"X","lsn":"3x"}')
-    write(tmp_path / "orders", "4.json", '{"id":"o5","customer":"c1","amount":6,"coupon":"X","lsn":4}')
-    with caplog.at_level(logging.WARNING, "fkjoin"):
-        made = job(spark, tmp_path)  # though a version has become text
-    assert [record.args[:2] for record in caplog.records if record.name == "fkjoin"] == [("orders", "coupon")]
-    run_queries(made)
-    rows = {row.id: row.left.amount for row in spark.read.parquet(str(tmp_path / "out")).collect()}
-    assert rows == {"o1": 5, "o5": 6}
-    found = {(letter["table"], letter["file"].rpartition("/")[2]) for letter in letters(tmp_path / "dead" / "joined")}
-    assert found == {("orders", "1.json"), ("orders", "2.json"), ("orders", "3.json")}
-
-
-def test_a_job_whose_files_were_archived_starts(spark: SparkSession, tmp_path: Path) -> None:
-    def put(number: int) -> None:
-        write(tmp_path / "orders" / "region=eu", f"{number}.csv", "id,customer,amount,lsn", f"o{number},c1,{number},1")
-
-    write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
-    put(1)
-    run_queries(job(spark, tmp_path))
-    shutil.rmtree(tmp_path / "orders")
-    (tmp_path / "orders").mkdir()
-    started = job(spark, tmp_path)
-    started.check()
+    assert kept.names == ["amount", "customer", "id", "lsn", "region"], "a line that does not fit makes no column"
+    shutil.rmtree(region)
+    job(spark, tmp_path).check()
     zone = str(spark.conf.get(TIME_ZONE))
     spark.conf.set(TIME_ZONE, "Asia/Tokyo")
     try:
@@ -85,11 +70,17 @@ def test_a_job_whose_files_were_archived_starts(spark: SparkSession, tmp_path: P
             job(spark, tmp_path).check()
     finally:
         spark.conf.set(TIME_ZONE, zone)
-    run_queries(started)
-    put(2)
-    run_queries(job(spark, tmp_path))
-    rows = spark.read.parquet(str(tmp_path / "out")).collect()
-    assert sorted((row.id, row.left.amount, row.left.region) for row in rows) == [("o1", 1, "eu"), ("o2", 2, "eu")]
+    write(region, "2.json", '{"id":"o3","customer":"c1","amount":5.5,"lsn":2}')
+    write(region, "3.json", '{"id":"o4","customer":"c1","amount":6,"coupon":"X","lsn":"3x"}')
+    write(region, "4.json", '{"id":"o5","customer":"c1","amount":6,"coupon":"X","lsn":4}')
+    with caplog.at_level(logging.WARNING, "fkjoin"):
+        made = job(spark, tmp_path)  # though a version has become text
+    assert [record.args[:2] for record in caplog.records if record.name == "fkjoin"] == [("orders", "coupon")]
+    run_queries(made)
+    rows = {row.id: (row.left.amount, row.left.region) for row in spark.read.parquet(str(tmp_path / "out")).collect()}
+    assert rows == {"o1": (5, "eu"), "o5": (6, "eu")}
+    names = [(letter["table"], letter["file"].rpartition("/")[2]) for letter in letters(tmp_path / "dead" / "joined")]
+    assert sorted(names) == [("orders", "1.json"), ("orders", "2.json"), ("orders", "3.json")], "each once"
 
 
 @pytest.mark.nightly
@@ -115,13 +106,10 @@ def test_dead_letters_ahead_of_a_restored_checkpoint_are_refused(spark: SparkSes
 
 def test_each_table_of_a_sink_has_its_dead_letters_in_a_folder_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
-    for number in (1, 2):
-        write(tmp_path / "orders", f"{number}.json", f'{{"id":"o{number}","customer":"c1","lsn":1}}', f"no JSON {number}")
-        made = job(spark, tmp_path, sinks=["orders"])
-        run_queries(made, at_once=True)
-        for table in ("joined", "orders"):
-            lines = sorted(base64.b64decode(letter["value"]).decode() for letter in letters(tmp_path / "dead" / table))
-            assert lines == [f"no JSON {one}" for one in range(1, number + 1)], f"start {number} of the letters of {table}"
+    write(tmp_path / "orders", "1.json", '{"id":"o1","customer":"c1","lsn":1}', "no JSON")
+    run_queries(job(spark, tmp_path, sinks=["orders"]), at_once=True)
+    for table in ("joined", "orders"):
+        assert [base64.b64decode(letter["value"]) for letter in letters(tmp_path / "dead" / table)] == [b"no JSON"]
 
 
 def test_dead_letters_are_records_with_what_is_known_of_them(spark: SparkSession) -> None:

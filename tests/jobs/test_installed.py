@@ -29,22 +29,14 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, modules: dict[str, st
     about = folder / f"{folder.name}-1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {folder.name}\nVersion: 1\n")
-    lines = [
-        line
-        for group, found in entry_points.items()
-        for line in (f"[fkjoin.{group}]", *(f"{name} = {value}" for name, value in found.items()))
-    ]
+    lines = list[str]()
+    for group, names in entry_points.items():
+        lines += [f"[fkjoin.{group}]", *(f"{name} = {value}" for name, value in names.items())]
     (about / "entry_points.txt").write_text("\n".join(lines))
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(folder)
-
-
-def install_sqlite(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Have the example's sink, as its own ``pyproject.toml`` installs it."""
-    text = (ROOT / "examples/sqlite/sqlite_sink.py").read_text()
-    install(monkeypatch, folder, {"sqlite_sink": text}, sinks={"sqlite": "sqlite_sink:Sqlite"})
 
 
 MODULE = """
@@ -79,13 +71,8 @@ SINKS = {name: f"other:{name}" for name in ("Anything", "throws", "not_a_sink")}
 
 @pytest.fixture(autouse=True)
 def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    install(
-        monkeypatch,
-        tmp_path / "packages",
-        {"other": MODULE},
-        sinks=SINKS,
-        formats={"reads": "other:Reads", "none": "other:Anything"},
-    )
+    formats = {"reads": "other:Reads", "none": "other:Anything"}
+    install(monkeypatch, tmp_path / "packages", {"other": MODULE}, sinks=SINKS, formats=formats)
 
 
 SINK_REFUSALS: list[tuple[str, dict[str, Any], str]] = [
@@ -136,7 +123,8 @@ def test_editors_and_job_files_know_which_settings_there_are(tmp_path: Path) -> 
 
 def test_a_job_writes_by_another_packages_sink(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small(spark, tmp_path)
-    install_sqlite(monkeypatch, tmp_path / "sqlite")
+    text = (ROOT / "examples/sqlite/sqlite_sink.py").read_text()
+    install(monkeypatch, tmp_path / "sqlite", {"sqlite_sink": text}, sinks={"sqlite": "sqlite_sink:Sqlite"})
     orders = [{"id": n, "customer": "c", "amount": n, "op": "u", "lsn": 1} for n in range(3)]
     write_lines(tmp_path / "orders", "1", orders)
     write_lines(tmp_path / "customers", "1", [{"customer": "c", "name": "Ada", "lsn": 1}])

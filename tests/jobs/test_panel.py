@@ -100,12 +100,9 @@ def test_the_documents_show_the_panel() -> None:
     assert (pictures / "panel.svg").read_text() == picture(panel(watched())), "python -m tools.pictures draws it"
 
 
-def test_a_job_of_files_has_no_column_for_what_it_is_behind() -> None:
+def test_a_lag_that_is_old_is_seen_and_a_job_of_files_has_none() -> None:
     assert "behind" in shown(job(WAITS), 140)
     assert "behind" not in shown(job(replace(WAITS, lag=Lag({}, NOW))), 140)
-
-
-def test_a_lag_that_is_old_is_seen() -> None:
     assert "31,000 as of 07:59:10" in shown(job(WAITS, replace(WORKS, lag=lag(31_000, NOW - 50))), 140)
     assert "31,000 as of" not in shown(job(replace(WORKS, lag=lag(31_000, NOW - 20))), 140)
 
@@ -144,11 +141,8 @@ def test_the_first_line_says_how_the_job_is() -> None:
         assert ("no errors, no dead letters since the start" in others) == (mode is not Mode.FAILED)
 
 
-def test_the_topology_is_cut_to_one_line() -> None:
+def test_an_arrow_leads_from_an_operator_to_one_that_reads_it_and_the_topology_is_one_line() -> None:
     assert shown(JOB, 50).splitlines()[1] == "orders, customers → joined → regions → changes, r…"
-
-
-def test_an_arrow_leads_from_an_operator_to_one_that_reads_it() -> None:
     sources, sinks = ["orders", "customers"], ["changes", "regions"]
     joined = "joined", ["orders", "customers"]
     assert _flow(sources, [joined, ("regions", ["joined"])], sinks) == FLOW
@@ -162,16 +156,10 @@ def test_times_are_said_in_two_units() -> None:
         assert span(seconds) == says
 
 
-def test_what_spark_says_of_a_query_in_words() -> None:
-    for message, active, data, does in (
-        ("Initializing sources", False, False, QueryPhase.STARTS),
-        ("Waiting for data to arrive", False, False, QueryPhase.WAITS),
-        ("Getting offsets from FileStreamSource[file:/orders]", True, False, QueryPhase.ASKS),
-        ("Waiting for next trigger", False, False, QueryPhase.WAITS),
-        ("Waiting for next trigger", False, True, QueryPhase.DUE),
-        ("Processing new data", True, True, QueryPhase.BATCH),
-    ):
-        assert doing_of({"message": message, "isTriggerActive": active, "isDataAvailable": data}) is does
+def test_what_spark_says_of_a_query_between_triggers() -> None:
+    """Its other words: tests/jobs/test_follower.py."""
+    for data, does in ((False, QueryPhase.WAITS), (True, QueryPhase.DUE)):
+        assert doing_of({"message": "Waiting for next trigger", "isTriggerActive": False, "isDataAvailable": data}) is does
 
 
 def test_lines_of_a_log_say_the_start_at_once_and_the_rest_now_and_then() -> None:
@@ -245,23 +233,20 @@ def terminal(error: BaseException | None) -> str:
     return _CONTROL.sub("", out.getvalue())
 
 
-@pytest.mark.parametrize(
-    ("error", "last"),
-    [
-        (None, r"✓ looking at tables  \d\.\d s"),
-        (FkJoinError("no"), r"✗ looking at tables  \d\.\d s"),
-        (KeyboardInterrupt(), r"– looking at tables  stopped after \d\.\d s"),
-        (SystemExit(143), r"– looking at tables  stopped after \d\.\d s"),
-    ],
-)
-def test_each_stage_leaves_a_line_that_says_how_it_ended(error: BaseException | None, last: str) -> None:
-    said = terminal(error)
-    assert re.search(r"reading job\.toml  0 s", said), "while it lasts"
-    assert not re.search("[✓✗–] reading", said)
-    assert re.search(r"✓ starting Spark at local\[2\]  \d\.\d s\n", said)
-    assert "a [red] word\n" in said, "text, and no markup"
-    assert re.search(f"{last}\n", said)
-    assert not re.search("[✓✗–] stopping", said)
+def test_each_stage_leaves_a_line_that_says_how_it_ended() -> None:
+    stopped = r"– looking at tables  stopped after \d\.\d s\n"
+    for error, last in (
+        (None, r"✓ looking at tables  \d\.\d s\n"),
+        (FkJoinError("no"), r"✗ looking at tables  \d\.\d s\n"),
+        (KeyboardInterrupt(), stopped),
+        (SystemExit(143), stopped),
+    ):
+        text = terminal(error)
+        assert re.search(r"reading job\.toml  0 s", text), "while it lasts"
+        assert not re.search("[✓✗–] (reading|stopping)", text)
+        assert re.search(r"✓ starting Spark at local\[2\]  \d\.\d s\n", text)
+        assert "a [red] word\n" in text, "text, and no markup"
+        assert re.search(last, text)
 
 
 def test_what_comes_after_a_job_that_was_killed_has_a_line_of_its_own() -> None:

@@ -8,6 +8,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,30 +23,23 @@ from tests.support.processes import Command, linux
 CANARY = "hush-4f1d9"
 
 
-def test_a_secret_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "secret").write_text(f"{CANARY}\n")
+def test_a_secret_comes_from_a_file_and_no_error_prints_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
     monkeypatch.setenv("FKJOIN_NAME", "night")
     text = GOOD.replace("[spark]", '[spark]\n"spark.a.password" = "${FKJOIN_NAME}-${file:{folder}/secret}"')
-    assert read_job(job(tmp_path, text)).spark.settings["spark.a.password"] == f"night-{CANARY}", "without the line's end"
-
-
-def test_a_file_that_is_not_there_is_named_and_no_contents_are(tmp_path: Path) -> None:
-    text = GOOD.replace('name = "orders"', 'name = "${file:{folder}/secret}"')
     path = job(tmp_path, text)
-    with pytest.raises(JobError, match=rf"job.toml: name: {tmp_path}/secret cannot be read: No such file"):
+    with pytest.raises(JobError, match=rf"job.toml: spark: spark.a.password: {secret} cannot be read: No such file"):
         read_job(path)
-    (tmp_path / "secret").write_bytes(CANARY.encode() + b"\xff")
-    with pytest.raises(JobError, match="secret cannot be read: it is not UTF-8") as caught:
+    secret.write_text(f"{CANARY}\n")
+    assert read_job(path).spark.settings["spark.a.password"] == f"night-{CANARY}", "without the line's end"
+    for wrong in ('version = ["${file:{folder}/secret}", 1]', 'on_error = "${file:{folder}/secret}"'):
+        with pytest.raises(JobError, match="tables.orders.") as refused:
+            read_job(job(tmp_path, text.replace('version = "lsn"', wrong, 1)))
+        assert CANARY not in str(refused.value)
+    secret.write_bytes(CANARY.encode() + b"\xff")
+    with pytest.raises(JobError, match="secret cannot be read: it is not UTF-8") as refused:
         read_job(path)
-    assert CANARY not in repr(caught.value)
-
-
-@pytest.mark.parametrize("wrong", ['version = ["${file:{folder}/secret}", 1]', 'on_error = "${file:{folder}/secret}"'])
-def test_a_secret_in_the_wrong_place_is_not_printed(tmp_path: Path, wrong: str) -> None:
-    (tmp_path / "secret").write_text(CANARY)
-    with pytest.raises(JobError, match="tables.orders.") as refused:
-        read_job(job(tmp_path, GOOD.replace('version = "lsn"', wrong, 1)))
-    assert CANARY not in str(refused.value)
+    assert CANARY not in repr(refused.value)
 
 
 def test_properties_and_options_are_read_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,13 +67,13 @@ def test_properties_and_options_are_read_as_they_were_given(tmp_path: Path, monk
     assert value == "\\u0020\\u0078\\u003d\\u00e9\\u000a\\ud83d\\ude00"
 
 
-@pytest.mark.parametrize("name", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"])
-@pytest.mark.parametrize("wrong", [f"-Da='{CANARY}", f'-Da="{CANARY}', f"-Da={CANARY}\\"])
-def test_options_that_cannot_be_taken_apart_are_refused_and_not_printed(tmp_path: Path, name: str, wrong: str) -> None:
-    with pytest.raises(SessionError, match=f"{name}: a quotation mark has no other one") as caught:
-        launch._arguments({name: wrong}, tmp_path)
-    assert CANARY not in "".join(traceback.format_exception(caught.value))
-    assert list(tmp_path.iterdir()) == [], "no JVM is started, and nothing is written for one"
+def test_options_that_cannot_be_taken_apart_are_refused_and_not_printed(tmp_path: Path) -> None:
+    wrong = (f"-Da='{CANARY}", f'-Da="{CANARY}', f"-Da={CANARY}\\")
+    for name, options in product(("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"), wrong):
+        with pytest.raises(SessionError, match=f"{name}: a quotation mark has no other one") as refused:
+            launch._arguments({name: options}, tmp_path)
+        assert CANARY not in "".join(traceback.format_exception(refused.value))
+        assert list(tmp_path.iterdir()) == [], "no JVM is started, and nothing is written for one"
 
 
 @linux
@@ -101,7 +95,7 @@ def test_no_process_log_or_file_of_a_job_has_a_secret(
     text = PLAIN.replace('trigger = "available-now"\n', "")
     text = text.replace(
         '"spark.driver.extraJavaOptions" = "',
-        '"spark.hadoop.fs.s3a.secret.key" = "${file:{folder}/secret}"\n'
+        '"spark.fkjoin.buckets" = 1\n"spark.hadoop.fs.s3a.secret.key" = "${file:{folder}/secret}"\n'
         '"spark.driver.extraJavaOptions" = "-Djavax.net.ssl.trustStorePassword=${file:{folder}/secret} ',
     )
     one = command("run", str(job(tmp_path, text)), "--spark-log", str(tmp_path / "spark.log"))

@@ -11,7 +11,6 @@ import tomllib
 from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
-from fkjoin.codec.units import Unit
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.jobs.job import Job
 from fkjoin.jobs.job_file import json_schema, read_job
@@ -22,7 +21,6 @@ from fkjoin.kafka.formats import as_format
 from fkjoin.kafka.options import source_options
 from fkjoin.sinks import RETRY_S
 from tests.support.job_files import GOOD, job
-from tests.support.json_values import KINDS, read
 from tests.support.queries import write_lines
 from tools.messages import raised
 
@@ -95,11 +93,7 @@ UNSEEN: list[Mistake] = [
     ),
     (OUT, FILES, "sinks.out.path: this is the folder of tables.orders, too; give each"),
     ("[kafka]", '[dead_letters]\npath = "{folder}/out"\n[kafka]', "sinks.out.path: this is the folder of dead_letters, too"),
-    (
-        f"{OUT}\n",
-        'path = "{folder}/joined"\n[dead_letters]\npath = "{folder}"\n',
-        "sinks.out.path: .* of dead_letters, too",
-    ),
+    (f"{OUT}\n", 'path = "{folder}/joined"\n[dead_letters]\npath = "{folder}"\n', "sinks.out.path: .* of dead_letters, too"),
     ('[kafka]\nbootstrap_servers = "localhost:1"\n', '[dead_letters]\ntopic = "dead"\n', "dead_letters: topics need a section"),
 ]
 
@@ -162,31 +156,6 @@ columns.n = "count()"
 [sinks.out]
 table = "windows"
 """
-
-
-def test_a_value_is_read_with_the_unit_that_the_message_names() -> None:
-    for kind, unit, value, says, named in (
-        ("at", None, "1690366967048491", "1690366967048491 is a number without a unit", "micros"),
-        ("price", Unit("unsure"), '"1234"', "'1234' may be base64 or a number", "text"),
-        ("data", Unit("unsure"), '"abcd"', "a text may be base64 or hex", "base64"),
-    ):
-        found, told = read(KINDS[kind], unit, value)
-        assert (found, says in str(told), f'"{named}"' in str(told)) == (None, True, True)
-        found, told = read(KINDS[kind], Unit(named), value)
-        assert (found is None, told) == (False, None)
-
-
-def test_a_value_is_read_into_the_type_that_the_message_names() -> None:
-    for kind, unit, value, named, wider in (
-        ("day", Unit("millis"), "1690366967048", "a timestamp", "at"),
-        ("time", Unit("micros"), "86400000000", "not a time of day; take a bigint or interval", "span"),
-        ("at", Unit("micros", "time"), "5", "a bigint", "number"),
-        ("span", None, '"P1Y2M3D"', "a string", "text"),
-    ):
-        found, told = read(KINDS[kind], unit, value)
-        assert (found, f"{named} column" in str(told)) == (None, True)
-        found, told = read(KINDS[wider], unit, value)
-        assert (found is None, told) == (False, None)
 
 
 def test_a_format_is_taken_when_it_is_what_the_message_says() -> None:

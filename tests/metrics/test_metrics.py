@@ -227,10 +227,7 @@ def test_what_flows_is_written_on_the_arrows() -> None:
     regroup = StepStage("regroup", "id", "sums-regroup", counted_as=("sums-regroup",))
     aggregate = StepStage("aggregate", "group", "sums-aggregate", counted_as=("sums",))
     sums = Step("aggregate", "sums", "", (("of", "joined"),), (), (regroup, aggregate))
-    assert _rates_on_arrows([join, sums], merged) == {
-        ("fk_join joined", "left"): "7/s",
-        ("aggregate sums", "of"): "5/s",
-    }
+    assert _rates_on_arrows([join, sums], merged) == {("fk_join joined", "left"): "7/s", ("aggregate sums", "of"): "5/s"}
     scatter = StepStage("scatter", "id", "all-scatter", counted_as=("all", "all-for-sums"))
     star = Step("fk_join", "all", "inner", (("left", "joined"), ("right", "regions")), (), (scatter,))
     rates = {"all": {"left-in": 6.0, "right-in": 5.0}}

@@ -34,9 +34,7 @@ class Server:
         return self._columns
 
 
-def test_both_sides_of_spark_connect_are_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_both_sides_of_spark_connect_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("grpc")
     from pyspark.sql.connect.group import GroupedData
 

@@ -148,15 +148,12 @@ def values(settings: Any) -> dict[str, str]:
     return dict(settings.getValByRegex(".*"))
 
 
-def test_the_settings_of_a_local_session_have_no_sources(spark: SparkSession) -> None:
-    prepare(spark)  # since it was made, other tests may have had Hadoop read its files again
-    settings = spark.sparkContext._jsc.hadoopConfiguration()
-    assert settings.get("io.file.buffer.size") is not None
-    assert sources(settings) is None
-
-
-def test_settings_stay_and_are_smaller(spark: SparkSession, settings: Any, context: Any) -> None:
+def test_settings_of_a_local_session_have_no_sources_and_stay(spark: SparkSession, settings: Any, context: Any) -> None:
     """Spark hands tasks their bytes."""
+    prepare(spark)  # since it was made, other tests may have had Hadoop read its files again
+    of_session = spark.sparkContext._jsc.hadoopConfiguration()
+    assert of_session.get("io.file.buffer.size") is not None
+    assert sources(of_session) is None
     jvm: Any = spark._jvm
     settings.set(NAME, "chosen")
     before, after = (jvm.org.apache.hadoop.io.DataOutputBuffer() for _ in range(2))

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import pandas
 import pytest
@@ -17,53 +16,7 @@ from pyspark.sql.pandas.utils import require_minimum_pandas_version
 
 from fkjoin.errors import SessionError
 from fkjoin.sessions import words
-from fkjoin.sessions.settings import SHORT_LIVED, session
-from tests.support.job_files import write_rows
-from tests.support.places import ROOT
-
-BETWEEN = "the user's own line\n"
-
-PROGRAM = f"""
-import sys
-import fkjoin
-from fkjoin import Table, fk_join
-from pyspark.sql.functions import udf
-spark = fkjoin.session(master="local[2]", ui_enabled="false", sql_shuffle_partitions=2, driver_extraJavaOptions={SHORT_LIVED!r})
-orders = Table.from_files(spark, "orders", key="id", version="lsn")
-customers = Table.from_files(spark, "customers", key="customer", version="lsn")
-joined = fk_join(orders, customers, lambda key, row: row.customer, joiner=lambda left, right: str(left.amount))
-query = joined.group_by("value").agg(n=fkjoin.aggregates.count()).to_parquet("out", checkpoint="ck")
-query.processAllAvailable()
-query.stop()
-print({BETWEEN!r}, end="", file=sys.stderr, flush=True)
-
-def broken(number: int) -> int:
-    print("of a worker", file=sys.stderr)
-    raise RuntimeError("no such luck")
-
-try:
-    spark.range(1).select(udf(broken, "int")("id")).collect()
-except Exception:
-    pass
-fkjoin.session(log_level="INFO")
-spark.range(1).collect()
-"""
-
-
-@pytest.mark.nightly
-def test_a_joins_script_says_nothing_of_its_own_and_a_failure_says_all(tmp_path: Path) -> None:
-    write_rows(tmp_path)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", PROGRAM]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
-    before, between, after = run.stderr.decode().partition(BETWEEN)
-    assert (before, between) == ("", BETWEEN)
-    failed, _, told_all = after.partition(" INFO ")
-    assert "of a worker\n" in failed
-    assert "ERROR Executor: Exception in task" in failed
-    assert ", in broken\n" in failed, "the worker's traceback"
-    assert "DAGScheduler: Job" in told_all
-
+from fkjoin.sessions.settings import session
 
 LINES = b"""\
 WARNING: Using incubator modules: jdk.incubator.vector
@@ -186,11 +139,15 @@ def test_a_fork_ends_without_the_thread(capfd: pytest.CaptureFixture[str]) -> No
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_level_that_there_is_not_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_is_said_for_who_chooses_a_level_and_one_that_there_is_not_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(words.output(), "everything", False)
     try:
         with pytest.raises(SessionError, match=r"Spark refuses one: .*Supplied level warning .*WARN"):
             session(log_level="warning")
+        session(log_level="INFO")
+        assert words.output().everything
     finally:
         spark.sparkContext.setLogLevel("ERROR")
 
@@ -199,19 +156,14 @@ FIRST = "first\n"
 REPORT = b":: resolution report ::\n\t0 artifacts copied, 13 already retrieved (0kB/12ms)\nfirst\n"
 
 
-@pytest.mark.parametrize(
-    ("before", "everything", "shown"),
-    [(REPORT, True, FIRST), (REPORT, False, FIRST), (LINES, True, ALL), (LINES, False, KEPT)],
-)
-def test_what_is_held_comes_in_its_order(
-    before: bytes, everything: bool, shown: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    output = words.Output()
-    output.everything, output.held = everything, True
-    os.write(output.writing, before)
-    assert output.said() == before.decode()
-    assert capfd.readouterr().err == ""
-    output.release()
-    os.write(output.writing, b"second\n")
-    output.catch_up()
-    assert capfd.readouterr().err == shown + "second\n"
+def test_what_is_held_comes_in_its_order(capfd: pytest.CaptureFixture[str]) -> None:
+    for before, everything, shown in ((REPORT, True, FIRST), (REPORT, False, FIRST), (LINES, True, ALL), (LINES, False, KEPT)):
+        output = words.Output()
+        output.everything, output.held = everything, True
+        os.write(output.writing, before)
+        assert output.said() == before.decode()
+        assert capfd.readouterr().err == ""
+        output.release()
+        os.write(output.writing, b"second\n")
+        output.catch_up()
+        assert capfd.readouterr().err == shown + "second\n"
