@@ -13,7 +13,6 @@ import shlex
 import signal
 import sys
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -84,12 +83,14 @@ def _joined(spark: SparkSession, folder: Path) -> Table:
     return fk_join(*tables(spark, folder), extractor="customer_id", joiner=joiner, name="joined")
 
 
-def _by_customer(spark: SparkSession, folder: Path) -> Table:
-    placed = tables(spark, folder)[0].filter("items > 0").materialize("placed")
-    return placed.group_by("customer_id", name="by_customer").agg(orders=agg.count(), largest=agg.max("items"))
+def _by_region(spark: SparkSession, folder: Path) -> Table:
+    orders, customers = tables(spark, folder)
+    joined = fk_join(orders, customers, extractor="customer_id", joiner=["left.amount", "left.items", "right.region"])
+    placed = joined.filter("region is not null").materialize("placed")
+    return placed.group_by("region").agg(orders=agg.count(), revenue=agg.sum("amount"), largest=agg.max("items"))
 
 
-_TABLES = {"joined": _joined, "by_customer": _by_customer}
+_TABLES = {"joined": _joined, "by_region": _by_region}
 
 
 def write(spark: SparkSession, table: str, folder: Path, *sinks: Sink) -> str:
@@ -280,18 +281,12 @@ def test_tables_and_files_are_the_batch_join_also_after_a_restart(shop: Client, 
 
 def test_aggregates_and_saved_state(shop: Client, tmp_path: Path) -> None:
     log = history(tmp_path)
-    shop(write, "by_customer", tmp_path, Delta(tmp_path / "delta"))
-    placed = {key: row for key, row in log.orders.items() if row["items"] > 0}
-    assert {row["order_id"]: row["items"] for row in shop(state, tmp_path / "ck", "placed")} == {
-        key: row["items"] for key, row in placed.items()
-    }
-    items = defaultdict(list)
-    for row in placed.values():
-        items[row["customer_id"]].append(row["items"])
+    shop(write, "by_region", tmp_path, Delta(tmp_path / "delta"))
     rows = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
-    assert {row.pop("customer_id"): tuple(row.values()) for row in rows} == {
-        customer: (len(numbers), max(numbers)) for customer, numbers in items.items()
-    }
+    assert {(row.pop("region"),): tuple(row.values()) for row in rows} == log.by_region()
+    placed = {row["order_id"]: row["region"] for row in shop(state, tmp_path / "ck", "placed")}
+    regions = {key: row["region"] for key, row in batch_join(log).items()}
+    assert placed == {key: region for key, region in regions.items() if region is not None}
     error = shop(another_job, "joined", tmp_path)
     assert "/ck was made by another job: its operators were " in error
     assert " and are now joined-rekey, joined-subscription, joined-resolve, " in error
