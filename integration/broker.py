@@ -71,7 +71,7 @@ class Broker:
         self._container.stop()
 
     def restart(self) -> None:
-        self._container.get_wrapped_container().restart(timeout=20)
+        self._container.get_wrapped_container().restart(timeout=2)
         self._wait()
 
     @contextlib.contextmanager

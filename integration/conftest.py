@@ -17,9 +17,9 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.sessions import fkjoin_here, only_session, own_counts, pytest_runtest_makereport, refused_here, small_tables
+from tests.support.sessions import fkjoin_here, only_session, own_counts, pytest_runtest_makereport, refused_here, small
 
-__all__ = ["fkjoin_here", "own_counts", "pytest_runtest_makereport", "refused_here", "small_tables"]
+__all__ = ["fkjoin_here", "own_counts", "pytest_runtest_makereport", "refused_here"]
 
 DOCKER = Path(__file__).parent.parent / "docker"
 
@@ -75,6 +75,12 @@ def connector() -> str:
 @pytest.fixture(scope="session")
 def spark(connector: str) -> Iterator[SparkSession]:
     yield from only_session("fkjoin integration tests", jars=connector)
+
+
+@pytest.fixture
+def least_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Tables whose stages are one operator, which ``make faults`` has as several."""
+    small(spark, tmp_path, validate=True)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.support import oracle
 from tests.support.oracle import Change
 from tests.support.queries import run
 from tests.support.replay.traces import TraceChange
+from tests.support.sessions import STAGE_PARTS
 
 from .broker import Broker, Record
 
@@ -107,11 +108,10 @@ def tables(spark: SparkSession, broker: Broker, name: str, **options: Any) -> tu
     return left, from_topic(spark, broker, f"{name}-right", Json("value string"), options=options)
 
 
-def job_file(name: str, folder: Path, broker: Broker, tables: dict[str, str], more: str, topics: str = "") -> Path:
+def job_file(name: str, folder: Path, broker: Broker, tables: dict[str, str], more: str) -> Path:
     """The file ``job.toml`` of a job with tables of the topics ``NAME-TABLE``, whose values are JSON.
 
     ``tables``: their columns.  ``more``: what the job does with them, in which ``{name}`` and ``{folder}`` are filled in.
-    ``topics``: another NAME of topics.
     """
     text = f'''
 name = "{name}"
@@ -119,11 +119,12 @@ checkpoint = "{folder}/checkpoint"
 log = "{folder}/job.log"
 kafka.bootstrap_servers = "{broker.bootstrap}"
 spark."spark.ui.enabled" = false
-spark."spark.sql.shuffle.partitions" = 2
+spark."spark.sql.shuffle.partitions" = {STAGE_PARTS}
+spark."spark.fkjoin.buckets" = {STAGE_PARTS}
 spark."spark.fkjoin.index.dir" = "{folder}/index"
 '''
     for table, columns in tables.items():
-        text += f'tables.{table}.topic = "{topics or name}-{table}"\n'
+        text += f'tables.{table}.topic = "{name}-{table}"\n'
         text += f'tables.{table}.key = "string"\n'
         text += f'tables.{table}.value = {{format = "json", schema = "{columns}"}}\n'
     file = folder / "job.toml"

@@ -19,7 +19,7 @@ from tests.support.orders import History
 from .broker import Broker, Record
 from .jobs import document, from_topic, letters, running
 
-pytestmark = pytest.mark.usefixtures("small_tables")
+pytestmark = pytest.mark.usefixtures("least_tables")
 
 
 class Shop:

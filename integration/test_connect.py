@@ -54,7 +54,7 @@ _connect: Callable[[], SparkSession]
 
 def _begin(address: str, folder: Path) -> None:
     global _connect
-    settings: dict[str, Any] = {"fkjoin_buckets": 2, "fkjoin_index_dir": f"{folder}/index"}
+    settings: dict[str, Any] = {"fkjoin_buckets": STAGE_PARTS, "fkjoin_index_dir": f"{folder}/index"}
     settings["sql_shuffle_partitions"] = STAGE_PARTS
     _connect = functools.cache(functools.partial(fkjoin.session, remote=address, **settings))
 

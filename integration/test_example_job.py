@@ -23,6 +23,7 @@ from tests.support.addresses import CANARY
 from tests.support.documents import blocks
 from tests.support.places import ROOT
 from tests.support.sampling import EVERY
+from tests.support.sessions import STAGE_PARTS
 
 from .broker import Broker, Record
 from .jobs import document
@@ -45,7 +46,9 @@ def test_the_debezium_job(
     text = (ROOT / "examples" / "debezium" / "job.toml").read_text()
     job = tmp_path / "job.toml"
     lines = [line for line in text.splitlines() if not line.startswith("kafka = true")]
-    job.write_text("\n".join(lines).replace('"2 seconds"', '"available-now"'))
+    parts = f'"spark.sql.shuffle.partitions" = {STAGE_PARTS}\n"spark.fkjoin.buckets" = {STAGE_PARTS}'
+    text = "\n".join(lines).replace('"spark.sql.shuffle.partitions" = 2', parts)
+    job.write_text(text.replace('"2 seconds"', '"available-now"'))
     address = make_conninfo(dsn, password=CANARY)  # the server lets each client in
     for name, value in {"CHECKPOINT": tmp_path / "checkpoint", "BROKER": broker.bootstrap, "TARGET": address}.items():
         monkeypatch.setenv(name, str(value))

@@ -23,7 +23,7 @@ from tests.support.sampling import sampled
 from .broker import Broker, Record
 from .jobs import batch_join, document, from_topic, joined_rows, letters, running, send_changes, tables
 
-pytestmark = pytest.mark.usefixtures("small_tables")
+pytestmark = pytest.mark.usefixtures("least_tables")
 
 
 def all_traces(how: str) -> list[TraceChange]:

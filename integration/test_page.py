@@ -173,9 +173,9 @@ def test_the_page_fits_in_wide_and_narrow_windows_light_and_dark(tab: Tab, width
         tab.wait(f"{swatch} !== '{before}'")
 
 
-def test_a_box_of_the_map_is_chosen_with_the_keyboard(tab: Tab) -> None:
-    """The rates on its arrows change meanwhile, and the focus stays."""
-    with shown(tab, busy()):
+def test_a_box_of_the_map_is_chosen_with_the_keyboard_and_the_headline_says_how_the_job_is(tab: Tab) -> None:
+    """The rates on the map's arrows change meanwhile, and the focus stays.  What is below the headline says why."""
+    with shown(tab, busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})):
         for _ in range(30):
             tab.press("Tab")
             if tab.evaluate("document.activeElement.dataset.step") == "fk_join joined":
@@ -194,10 +194,6 @@ def test_a_box_of_the_map_is_chosen_with_the_keyboard(tab: Tab) -> None:
         assert titles[0] == "fkjoin_left_in_total: changes of the left table that reached the join"
         tab.press("Enter")
         assert tab.text("detail") == "", "and it is let go"
-
-
-def test_the_headline_says_how_the_job_is_and_what_is_below_says_why(tab: Tab) -> None:
-    with shown(tab, busy(**{"hot-key": '"C-1"', "fan-out-max": 2_000})):
         assert tab.text("state") == "Healthy"
         tab.shows("words", "100 rows read a second")
         tab.shows("hot", '"C-1"', "joiner")  # what to do

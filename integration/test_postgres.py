@@ -6,7 +6,6 @@ integration/test_example_job.py.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -184,21 +183,6 @@ def test_a_server_that_restarts_is_waited_for(dsn: str, caplog: pytest.LogCaptur
     writing.join(60)
     assert select(dsn) == [("a", 2)]
     assert "connection" in lines(caplog)[0]
-
-
-def test_when_the_time_is_over_the_query_stops_and_says_how_long_it_tried(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
-    made = sink(dsn, retry_s=0.5)
-    execute(dsn, FAILS_ONCE.format("raise exception 'no memory' using errcode = '53200'").replace("= 1 then", "> 0 then"))
-    with pytest.raises(FkJoinError) as caught:
-        made.apply(batch_id(0), batch(a=1), gone())
-    assert len(lines(caplog)) == 1, "the first repetition is said"
-    says = r"postgres shop\.it: no memory \(tried (\d+) times in [\d.]+ s, retry_s = 0\.5\)\. Start the query again when the"
-    tried = re.match(says, str(caught.value))
-    assert tried
-    assert int(tried[1]) > 1
-    execute(dsn, "drop trigger failing on shop.it")
-    made.apply(batch_id(0), batch(a=1), gone())
-    assert select(dsn) == [("a", 1)]
 
 
 MISTAKES = {

@@ -222,7 +222,6 @@ def test_each_way_out_that_the_error_names(spark: SparkSession, dsn: str, tmp_pa
     assert letters(dsn)[0][:3] == (0, "b", "name")
     replaced = table.map_values(["replace(name, char(0), '') as name"], name="replaced")
     assert write(replaced, "shop.replaced") == [("a", "one"), ("b", "two")]
-    assert write(table.filter("instr(name, char(0)) = 0", name="left_out"), "shop.left_out") == [("a", "one")]
 
 
 def test_a_table_that_is_restored_has_the_rows_of_the_state_that_it_can_have_and_each_letter_once(dsn: str) -> None:

@@ -79,7 +79,7 @@ def _number(kind: pa.DataType) -> pa.DataType:
 
 
 @pytest.mark.faults
-@settings(QUICK, max_examples=examples(24))
+@settings(QUICK, max_examples=examples(12))
 @given(table=st.one_of(TAKEN.every_type(20), replace(TAKEN, below_zero=False).tables(8)))
 def test_any_row_comes_back(spark: SparkSession, dsn: str, table: pa.Table) -> None:
     sink = made(dsn, "", spark_schema(table.schema))
@@ -130,16 +130,6 @@ def test_a_narrower_type_is_refused_before_the_first_batch(dsn: str, ours: str) 
     for theirs in NARROWER[ours]:
         with pytest.raises(FkJoinError, match=r"shop\.it does not match.* column x is .* cannot hold every .*: alter it"):
             made(dsn, f"id bigint primary key, x {theirs}", f"id bigint, x {ours}")
-
-
-def test_the_refusal_names_each_column_and_both_types(dsn: str) -> None:
-    of_n = "column n is bigint, which cannot hold every double: alter it to double precision, or cast the table's column"
-    of_at = "column at is timestamp without time zone, which cannot hold every timestamp: alter it to timestamptz"
-    with pytest.raises(FkJoinError, match=f"^table shop.it does not match fkjoin's table: {of_n}; {of_at}"):
-        made(dsn, "id bigint primary key, n bigint, at timestamp", "id bigint, n double, at timestamp")
-    execute(dsn, "alter table shop.it alter n type double precision, alter at type timestamptz")
-    schema = arrow_schema("schema", struct_type("id bigint, n double, at timestamp", "schema"))
-    Postgres("shop.it", dsn).prepare(schema, ("id",))
 
 
 @pytest.mark.parametrize("ours", WIDER)

@@ -151,9 +151,9 @@ def dead_place(message: Any) -> tuple[bytes, bytes]:
 
 
 def test_offsets_that_are_gone_stop_the_job(broker: Broker, tmp_path: Path, fkjoin_here: Callable[..., str]) -> None:
-    broker.create("gone-left", "gone-right", "gone-out", partitions=1)
-    more = JOB.replace("{deployment}", "fused").replace('dead_letters.topic = "{name}-dead"\n', "")
-    job = job_file("gone", tmp_path, broker, TABLES, 'trigger = "available-now"' + more)
+    broker.create("gone-left", partitions=1)
+    sink = 'trigger = "available-now"\nsinks.out = {table = "left", path = "{folder}/out"}'
+    job = job_file("gone", tmp_path, broker, {"left": "fk string"}, sink)
     broker.send("gone-left", [Record(b"k", b'{"fk": "a"}')] * 3)
     fkjoin_here("run", job)
     broker.send("gone-left", [Record(b"k", b'{"fk": "b"}')] * 3)

@@ -16,7 +16,7 @@ from fkjoin.spark.on_spark import columns_of
 from .broker import Broker, Record
 from .jobs import document, from_topic, letters, rows
 
-pytestmark = pytest.mark.usefixtures("small_tables")
+pytestmark = pytest.mark.usefixtures("least_tables")
 
 
 def final(table: Table, folder: Path, *columns: str) -> dict[str, Any]:
@@ -26,21 +26,15 @@ def final(table: Table, folder: Path, *columns: str) -> dict[str, Any]:
     return {row[0]: tuple(row[name] for name in columns) for row in live}
 
 
-ONE_BATCH = pytest.param({}, id="one batch", marks=pytest.mark.nightly)
-
-
-@pytest.mark.parametrize("options", [ONE_BATCH, pytest.param({"maxOffsetsPerTrigger": 120}, id="many batches")])
-def test_a_grown_topic_is_read_from_its_beginning(
-    spark: SparkSession, broker: Broker, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_a_grown_topic_is_read_from_its_beginning(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """Some of its keys moved to another partition with the records written after one was added."""
-    topic = f"grown-{len(options)}"
+    topic = "grown"
     broker.create(topic, partitions=3)
     keys = [f"k{number}" for number in range(60)]
     broker.send(topic, [Record(key.encode(), document(n=round_)) for round_ in range(3) for key in keys])
     broker.add_partitions(topic, 4)
     broker.send(topic, [Record(key.encode(), document(n=100)) for key in keys])
-    table = from_topic(spark, broker, topic, Json("n int"), options=options)
+    table = from_topic(spark, broker, topic, Json("n int"), options={"maxOffsetsPerTrigger": 120})
     assert final(table.group_by("n").count(), tmp_path / "count", "count") == {100: (60,)}
 
 

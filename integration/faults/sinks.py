@@ -28,6 +28,7 @@ from fkjoin.sinks.parquet_objects import BatchObjects
 from fkjoin.storage.local_files import LocalFiles
 from integration.faults.victims import DRIVER_FILE, crash_if_told
 from tests.support.object_store import BUCKET, options_of
+from tests.support.sessions import STAGE_PARTS
 from tests.support.sinks import joined, lake
 
 KINDS = ("parquet", "objects", "delta", "iceberg", "postgres", "topic", "several")
@@ -137,8 +138,8 @@ def main(about: Path) -> None:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.jars": given["jars"],
-        PARTITIONS: "2",
-        BUCKETS: "2",
+        PARTITIONS: str(STAGE_PARTS),
+        BUCKETS: str(STAGE_PARTS),
         INDEX_DIR: f"{writing.folder}/index-of-driver",
     }
     spark = session("writer", master="local[2]", settings=settings)

@@ -135,24 +135,24 @@ def test_the_schema_part_says_what_a_value_is_and_spark_and_workers_read_the_sam
     assert texts == ["2023-07-26T10:22:47.048Z", "2023-07-26", -26588.24]
 
 
-def test_units_say_it_where_there_is_no_schema(spark: SparkSession) -> None:
-    units = {"it": "millis", "days": "days"}
-    columns, row = "it timestamp, days array<date>", {"it": 1690366967048, "days": [19564]}
-    wanted = [{"it": MOMENT, "days": [DAY]}]
+def test_units_say_it_where_there_is_no_schema_part_which_wins(spark: SparkSession) -> None:
+    units = {"it": "millis", "days": "days", "data": "hex"}
+    columns, row = "it timestamp, days array<date>, data binary", {"it": 1690366967048, "days": [19564], "data": "abcd"}
+    wanted = [{"it": MOMENT, "days": [DAY], "data": b"\xab\xcd"}]
     assert read(Debezium(columns, units=units), plain(row)) == wanted
     assert read(Json(columns, units=units), json.dumps(row).encode()) == wanted
-    with pytest.raises(TopologyError, match="there is no column 'its'"):
-        Debezium(columns, units={"its": "millis"}).decode(F.col("value"))
+    fields = [field("it", "int64", TIME + "MicroTimestamp"), field("data", "string")]
+    event = wrapped(fields, {"it": 1690366967048000, "data": "abcd"})
+    assert read(Debezium(columns, units=units), event) == [wanted[0] | {"days": None}]
+    (problem,) = read(Debezium(columns), event)
+    assert problem == 'data: a text may be base64 or hex; give units={"data": "base64"}, "base64-url" or "hex"'
 
 
-def test_the_schema_part_wins_and_hex_needs_a_unit(spark: SparkSession) -> None:
-    fields = [field("id", "int32"), field("it", "int64", TIME + "MicroTimestamp"), field("data", "string")]
-    event = wrapped(fields, {"id": 1, "it": 1690366967048000, "data": "abcd"})
-    row = {"id": 1, "it": MOMENT, "data": b"\xab\xcd"}
-    assert read(Debezium("id int, it timestamp, data binary", units={"it": "millis", "data": "hex"}), event) == [row]
-    (problem,) = read(Debezium("id int, it timestamp, data binary"), event)
-    way = 'give units={"data": "base64"}, "base64-url" or "hex"'
-    assert problem == f"data: a text may be base64 or hex; {way}"
+def test_placeholders_of_your_own_and_in_hex(spark: SparkSession) -> None:
+    form = Debezium("id int, bio string, data binary", units={"data": "hex"}, placeholder="N/A")
+    after = {"id": 1, "bio": TOAST, "data": b"N/A".hex()}
+    assert read(form, plain(after, "u", before={"data": "ab"})) == [{"id": 1, "bio": TOAST, "data": b"\xab"}]
+    assert "bio, data: the event has no value" in read(form, plain(after | {"bio": "N/A"}, "u"))[0]
 
 
 def test_keys(spark: SparkSession) -> None:
@@ -205,14 +205,6 @@ def test_a_value_that_is_lacking_is_that_before_or_missed(spark: SparkSession, n
     for before in (None, {"id": 1}, change, nulls):
         (problem,) = read(form, event(before))
         assert problem == f'{lacking}REPLICA IDENTITY FULL, or give unavailable="keep"'
-
-
-def test_placeholders_of_your_own_and_in_hex(spark: SparkSession) -> None:
-    form = Debezium("id int, bio string, data binary", units={"data": "hex"}, placeholder="N/A")
-    after = {"id": 1, "bio": "N/A", "data": b"N/A".hex()}
-    assert read(form, plain(after, "u", before={"bio": "b", "data": "ab"})) == [{"id": 1, "bio": "b", "data": b"\xab"}]
-    assert "bio, data: the event has no value" in read(form, plain(after, "u"))[0]
-    assert read(form, plain(after | {"bio": TOAST}, "u", before={"data": "ab"}))[0]["bio"] == TOAST
 
 
 def test_events_that_are_about_no_row_say_so(spark: SparkSession) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +21,7 @@ from fkjoin.spark.schemas import spark_schema
 from fkjoin.testing import SinkContract
 from tests.support.batch_places import BatchPlace, LocalPlace, StorePlace
 from tests.support.object_store import ObjectStore
-from tests.support.sampling import EVERY
+from tests.support.sampling import EVERY, sampled
 
 
 class ParquetTable(TableSink):
@@ -97,6 +98,15 @@ class TestDelta(SinkContract):
         super().test_each_type_comes_back_or_is_refused()
 
 
+KINDS = ("a folder", "an object store")
+NAMES = (
+    "test_a_batch_that_is_cut_off_is_there_or_not",
+    "test_a_batch_that_is_repeated_is_left_out",
+    "test_the_last_batch_of_each_query_is_remembered",
+    "test_a_batch_that_does_not_follow_the_last_one_is_refused",
+)
+
+
 class OfParquet(SinkContract):
     """Changes of a table in Parquet: a batch is there once, whole or not at all."""
 
@@ -114,15 +124,8 @@ class OfParquet(SinkContract):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("kind", ["a folder", "an object store"])
 @pytest.mark.parametrize(
-    "name",
-    [
-        "test_a_batch_that_is_repeated_is_left_out",
-        "test_the_last_batch_of_each_query_is_remembered",
-        "test_a_batch_that_does_not_follow_the_last_one_is_refused",
-        "test_a_batch_that_is_cut_off_is_there_or_not",
-    ],
+    ("kind", "name"), sampled([*product(KINDS, NAMES)], [*product(KINDS[:1], NAMES), (KINDS[1], NAMES[0])])
 )
 def test_parquet_files_have_a_batch_once_and_whole(
     spark: SparkSession, tmp_path: Path, object_store: ObjectStore, name: str, kind: str

@@ -50,16 +50,6 @@ def test_events_that_two_attempts_append_at_a_time_are_there_once(tmp_path: Path
     assert table_at(tmp_path) == events.to_pylist()
 
 
-@pytest.mark.parametrize("key", [("id",), ()])
-def test_a_table_with_wider_columns_takes_every_value(tmp_path: Path, key: tuple[str, ...]) -> None:
-    DeltaTable.create(tmp_path, pa.schema([("id", pa.string()), ("n", pa.decimal128(19, 0))]))
-    sink = prepared(tmp_path, key=key)
-    for number in range(2):
-        sink.apply(batch_id(number), *batch(a=-(2**63), b=number))
-    rows = [("a", -(2**63)), ("b", 0), ("b", 1)] if not key else [("a", -(2**63)), ("b", 1)]
-    assert sorted({(row["id"], int(row["n"])) for row in table_at(tmp_path)}) == rows
-
-
 def test_columns_are_added_on_request(tmp_path: Path) -> None:
     DeltaTable.create(tmp_path, pa.schema([("id", pa.string()), ("NAME", pa.string())]))
     Delta(tmp_path, evolve=True).examine(NUMBERS, ("id",))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -35,9 +35,17 @@ from tests.support.writers import stands_still, write_at_once
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 
 
+def is_in_no_partition(kind: pa.DataType) -> bool:
+    """Tell whether tests/sinks/test_partitions.py has no values of the type."""
+    types = pa.types
+    tests = types.is_nested, types.is_floating, types.is_binary, types.is_duration, types.is_time
+    return any(test(kind) for test in tests)
+
+
 @pytest.mark.faults
 class TestIceberg(SinkContract):
     every = 7 if EVERY else 90
+    types: ClassVar[list[pa.DataType]] = [kind for kind in SinkContract.types if EVERY or is_in_no_partition(kind)]
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:

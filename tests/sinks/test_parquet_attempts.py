@@ -251,11 +251,6 @@ def test_a_table_in_an_object_store_is_the_batch_join_through_restores(
     assert rows() == first
     assert len(object_store.names("joined/_set-aside")) == 1
 
-    object_store.files.delete_dir(f"{BUCKET}/joined")
-    with pytest.raises(FkJoinError, match=rf"ck is at batch 0, and parquet {place.address} "):
-        run()
-    assert len(table.restore(sink, checkpoint=tmp_path / "ck")) == 1
-    assert rows() == first
     history.write(60)
     run()
     assert rows() == batch_join(history)

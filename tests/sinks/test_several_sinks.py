@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin import FkJoinError, Table, TopologyError
+from fkjoin import Table, TopologyError
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
 from fkjoin.jobs.job_kinds import JobError
 from fkjoin.jobs.job_sinks import sink_queries
@@ -65,27 +64,6 @@ def test_a_batch_that_fails_in_one_sink_counts_once_in_each(spark: SparkSession,
     (name,) = full.names  # the same after a restart, and no other sink's
     assert name.endswith(" disk")
     assert persisted(spark) <= by_others, "what was kept for a batch is let go"
-
-
-@pytest.mark.nightly
-def test_another_job_does_not_go_on_where_a_sink_has_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
-    """The sink that has it would leave the batch out, and keep rows that the other sink never gets."""
-    small(spark, tmp_path)
-    history, broken = History(tmp_path), Memory()
-    history.write(30)
-    broken.broken.add(0)
-    out, checkpoint = Parquet(tmp_path / "out"), tmp_path / "ck"
-
-    def finish(how: Any, *sinks: Any) -> None:
-        finished(joined(spark, tmp_path, how).to(*sinks, checkpoint=checkpoint, trigger=NOW))
-
-    with pytest.raises(StreamingQueryException, match="memory is full"):
-        finish("left", out, broken)
-    with pytest.raises(FkJoinError, match=r"made by another job: .*how.*, and parquet .*out already contains a batch of that"):
-        finish("inner", out, broken)
-    broken.broken.clear()
-    finish("left", out, broken)
-    assert parquet(spark, tmp_path / "out") == broken.taken[0]
 
 
 def test_of_several_places_of_a_source_one_may_be_left_out_and_none_comes_later(spark: SparkSession, tmp_path: Path) -> None:
@@ -208,32 +186,15 @@ class Kept(TableSink):
         self.given.append((batch, upserts, deletes))
 
 
-@pytest.fixture
-def berlin(spark: SparkSession) -> Iterator[None]:
-    """Set a time zone other than that of Arrow's schemas."""
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", zone)
-
-
 @pytest.mark.usefixtures("berlin")
 def test_a_sink_of_a_user_gets_rows_of_the_schema_that_it_was_prepared_for(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path)
     columns = "id string, at timestamp, day date, local timestamp_ntz, price decimal(9, 2), raw binary, tags array<int>, "
     columns += "about struct<a: bigint, b: map<string, double>>, n tinyint, f float, gone boolean, v bigint"
-    row = {
-        "id": "a",
-        "at": "2026-01-02T03:04:05.123Z",
-        "day": "2026-01-02",
-        "local": "2026-01-02T03:04:05",
-        "price": 1.5,
-        "v": 1,
-    }
+    row = {"id": "a", "at": "2026-01-02T03:04:05.123Z", "day": "2026-01-02", "local": "2026-01-02T03:04:05", "v": 1}
+    more = {"price": 1.5, "raw": "AA==", "tags": [1], "about": {"a": 1, "b": {"x": 1.0}}, "n": 7, "f": 0.5}
     sink = Kept()
-    write_lines(
-        tmp_path / "in", "1", [row | {"raw": "AA==", "tags": [1], "about": {"a": 1, "b": {"x": 1.0}}, "n": 7, "f": 0.5}]
-    )
+    write_lines(tmp_path / "in", "1", [row | more])
     source = Table.from_files(spark, tmp_path / "in", key="id", version="v", deleted="gone", schema=columns, name="t")
     with pytest.raises(TopologyError, match=r't: a batch of a source.*write .materialize\("t"\) first'):
         source.to_sink(sink, checkpoint=tmp_path / "other")
@@ -251,10 +212,9 @@ def test_a_sink_of_a_user_gets_rows_of_the_schema_that_it_was_prepared_for(spark
     (first, upserts, deletes), (second, *later) = sink.given
     assert sink.key == ("id",)
     assert [field.name for field in sink.schema][:3] == ["id", "at", "day"]
-    for rows in (upserts, later[0]):
-        assert rows.schema.equals(sink.schema, check_metadata=False)
-    for rows in (deletes, later[1]):
-        assert rows.schema.equals(pa.schema([sink.schema.field("id")]), check_metadata=False)
+    of_key = pa.schema([sink.schema.field("id")])
+    for rows, schema in ((upserts, sink.schema), (later[0], sink.schema), (deletes, of_key), (later[1], of_key)):
+        assert rows.schema.equals(schema, check_metadata=False)
     at = upserts["at"].to_pylist()[0]
     assert at.astimezone(timezone.utc) == datetime(2026, 1, 2, 3, 4, 5, 123_000, timezone.utc)
     assert (upserts["id"].to_pylist(), deletes["id"].to_pylist()) == (["a"], [])
