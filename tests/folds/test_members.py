@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 import tempfile
@@ -140,20 +139,6 @@ CHANGES = st.lists(
 )
 
 
-@pytest.mark.nightly
-@law(40, changes=CHANGES, cut=st.integers(1, 9))
-def test_after_every_batch_members_are_those_of_a_plain_recomputation(changes: list[Change], cut: int) -> None:
-    """Each batch is lost once with all that it wrote, and comes twice."""
-    grouping = Grouping(VALUE, *COLLECTED)
-    for start in range(0, len(changes), cut):
-        part = changes[start : start + cut]
-        before = copy.deepcopy(grouping)
-        before.batch(part)
-        grouping.batch(part)
-        grouping.batch(part)
-        assert comparable(grouping.table) == comparable(recomputed(changes[: start + cut]))
-
-
 @law(36, changes=CHANGES, seed=st.integers(0, 1 << 30))
 def test_whatever_the_order_behind_a_topic_the_end_is_the_same(changes: list[Change], seed: int) -> None:
     """Messages between the stages come in any order, some of them twice, a few at a time; the state ends the same, too."""
@@ -245,9 +230,12 @@ def _more_than(column: str, of: int) -> Having:
     return Having(part, pa.schema([("group", pa.string())]), f"{column} > {of}")
 
 
-@law(60, changes=CHANGES, cut=st.integers(1, 30), of=st.integers(0, 2), every=st.booleans())
+@law(48, changes=CHANGES, cut=st.integers(1, 30), of=st.integers(-1, 2), every=st.booleans())
 def test_having_is_a_filter_of_the_recomputation(changes: list[Change], cut: int, of: int, every: bool) -> None:
-    """A group keeps its contents while it does not satisfy the condition; one without rows leaves nothing."""
+    """A group keeps its contents while it does not satisfy the condition; one without rows leaves nothing.
+
+    More than -1 values, all groups have.
+    """
     grouping = Grouping(VALUE, every=every)
     grouping.fold = Fold(VALUE, COLLECTED, having=_more_than("ns", of))
     for at in range(0, len(changes), cut):
