@@ -18,7 +18,7 @@ from fkjoin.codec.expressions import Part
 from fkjoin.codec.messages import GROUPED
 from fkjoin.errors import FkJoinError, TopologyError
 from fkjoin.folds.bulk import bulk_column, collected_column, first_column, require_orders
-from fkjoin.folds.cogrouped import CoFold, numbered
+from fkjoin.folds.cogrouped import CoFold
 from fkjoin.folds.fold import AggregateColumn, Fold, Having
 from fkjoin.folds.members import Collected, ColumnForm
 from fkjoin.stages.aggregate import aggregate
@@ -257,27 +257,6 @@ def test_a_condition_that_throws_stops_and_is_named() -> None:
     grouping.batch([Change("a", 1, "g", (1, None, None, None, "a"))])
     with pytest.raises(FkJoinError, match="having: 1 / ns > 1 cannot be evaluated: division by zero"):
         grouping.batch([Change("b", 1, "h", (None, None, None, None, "b"))])
-
-
-@pytest.mark.nightly
-@law(12, one=CHANGES, other=CHANGES, cut=st.integers(1, 10))
-def test_members_of_one_table_are_not_those_of_another(one: list[Change], other: list[Change], cut: int) -> None:
-    folds = Fold(VALUE, COLLECTED), Fold(VALUE, COLLECTED[::-1])
-    sides = [Grouping(VALUE), Grouping(VALUE)]
-    grouping = Grouping(VALUE)
-    grouping.fold = CoFold(folds)  # type: ignore[assignment]
-    for at in range(0, max(len(one), len(other)), cut):
-        changed = [
-            numbered(regroup(side.messages(part[at : at + cut]), side.rows, side.count, as_read=True, **TIMES), number)
-            for number, (side, part) in enumerate(zip(sides, (one, other), strict=True))
-        ]
-        how: Any = {"source": SOURCE, **TIMES}
-        grouping.apply(aggregate(pa.concat_tables(changed), grouping.groups, grouping.count, grouping.fold, **how))
-        nothing = (None,) * len(COLLECTED)
-        lefts, rights = recomputed(one[: at + cut]), recomputed(other[: at + cut])
-        groups = lefts.keys() | rights.keys()
-        wanted = {group: (*lefts.get(group, nothing), *rights.get(group, nothing)[::-1]) for group in groups}
-        assert comparable(grouping.table) == comparable(wanted)
 
 
 def test_collected_columns_are_read_from_the_store_as_they_were_sent() -> None:
