@@ -70,12 +70,13 @@ def test_a_folder_that_went_is_null_one_that_comes_is_left_out_and_one_that_was_
     assert rows == [("a", 1, "us"), ("b", None, "eu")]
     assert said.startswith("table orders: its files have a new field x (int), which is left out")
     (job.folder / "in" / "region=eu").rename(job.folder / "older")
-    job.line("region=eu/kind=z/3", way, id="c", kind="y")
+    job.line("region=eu/kind=z/3", way, id="c")
     with pytest.raises(TopologyError, match=r"path: column kind of orders comes from names of folders now, and did not"):
         job.run(way, "id")
     made = table(job.spark, job.folder / "in", schema=f"{GIVEN}, kind string", **FORMS[way])
     assert [(row.id, row.kind) for row in collected(made.changes, job.folder / "moved")] == [("c", "z")]
-    (job.folder / "in" / "region=eu" / "kind=z").rename(job.folder / "in" / "region=eu" / "x=2")
+    (job.folder / "in" / "region=eu" / "kind=z").rename(job.folder / "renamed")
+    job.line("region=eu/x=2/3", way, id="c", kind="y")
     assert job.run(way, "id", "kind") == ([("a", "x"), ("b", "y"), ("c", "y")], [])
     learned = StructType.fromDDL(f"{GIVEN}, region string")
     with pytest.raises(TopologyError, match=r"path: column region of orders comes from lines now, and did not when .* started"):
