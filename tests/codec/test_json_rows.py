@@ -92,7 +92,7 @@ def rows_of(texts: list[Any]) -> list[Any]:
     return read_objects(pa.array(texts, pa.string()), KIND).rows.to_pylist()
 
 
-@law(720, st.lists(lines, max_size=12))
+@law(480, st.lists(lines, max_size=12))
 def test_a_text_is_read_as_it_is_alone_whatever_stands_beside_it(some: list[bytes]) -> None:
     rows, fits, advice = read_objects(as_texts(some), WHOLE)
     for place, text in enumerate(some):
@@ -100,7 +100,7 @@ def test_a_text_is_read_as_it_is_alone_whatever_stands_beside_it(some: list[byte
         assert repr(together) == alone(text)
 
 
-@law(1200, lines)
+@law(900, lines)
 def test_arrows_reader_takes_only_what_the_other_takes_too(text: bytes) -> None:
     found = json_text.read_together(as_texts([text]), WHOLE)
     if found is not None:

@@ -46,7 +46,7 @@ def alone(text: str | None, kind: pa.DataType, unit: Unit | None, zone: str) -> 
 @example(["2024-01-01T10", "2024-01-01T10:11:12Z"], KINDS[0], None, "UTC")
 @example(["2024-01-01 10+01", "2024-1-1"], KINDS[0], None, "UTC")
 @law(
-    1800,
+    900,
     some=st.lists(st.none() | texts, min_size=1, max_size=4) | texts.map(lambda text: [text]),
     kind=st.sampled_from(KINDS[:2]) | st.sampled_from(KINDS),
     unit=st.sampled_from([None, None, Unit("local")]),

@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from fkjoin import TopologyError
+from fkjoin import Table, TopologyError
 from fkjoin.stages.counters import metrics_name
 from tests.support.files import collected, gone_on, kept, put, table
 from tests.support.queries import run
@@ -36,6 +36,12 @@ ROWS = [
 SCHEMA = "id string, lsn bigint, note string"
 
 
+def shown(made: Table, checkpoint: Path, *names: str) -> list[tuple[Any, ...]]:
+    """These columns of the rows that are read, in order."""
+    rows = collected(made.changes, checkpoint)
+    return sorted(tuple(row[name] for name in names) for row in rows)
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("end", sampled(["\n", "\r\n"], ["\r\n"]))
 def test_values_are_whole_whatever_is_in_them(spark: SparkSession, tmp_path: Path, end: str) -> None:
@@ -46,7 +52,7 @@ def test_values_are_whole_whatever_is_in_them(spark: SparkSession, tmp_path: Pat
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_bytes(text.getvalue().encode())
     more = {"schema": "id string, lsn bigint, `some\ntext` string, note string"} if end == "\n" else {}
-    found = kept(table(spark, tmp_path / "in", **more), tmp_path / "kept", "id", "some\ntext", "note")
+    found = shown(table(spark, tmp_path / "in", **more), tmp_path / "kept", "id", "some\ntext", "note")
     assert found == sorted((name, *texts) for name, _, *texts in ROWS)
 
 
@@ -54,7 +60,7 @@ def test_options_that_are_given_count(spark: SparkSession, tmp_path: Path) -> No
     quotes: dict[str, Any] = {"sep": ";", "QUOTE": "'", "Escape": "\\", "HEADER": False, "MULTILINE": False}
     put(tmp_path / "in", "1.csv", "'a';1;'it\\'s ;'\n'b';1;'two\nlines'\n")
     lines = table(spark, tmp_path / "in", options=quotes, schema=SCHEMA, format="csv")
-    assert kept(lines, tmp_path / "kept", "id", "note")[:2] == [("a", "it's ;"), ("b", "two")]
+    assert shown(lines, tmp_path / "kept", "id", "note")[:2] == [("a", "it's ;"), ("b", "two")]
 
 
 UNENDED = {
@@ -77,7 +83,7 @@ def test_a_quote_without_an_end_hides_no_record(spark: SparkSession, tmp_path: P
     for place, text in enumerate(files):
         put(tmp_path / "in", f"{place}.csv", f"{header}\n{text}")
     made = table(spark, tmp_path / "in", schema=SCHEMA, name="t")
-    rows = kept(made, tmp_path / "rows", "id")
+    rows = shown(made, tmp_path / "rows", "id")
     assert "".join(name for (name,) in rows) == "".join(files.values())
     letters = collected(made.dead_letters, tmp_path / "letters")
     names = sorted(Path(letter.file).name for letter in letters)
@@ -88,22 +94,28 @@ def test_a_quote_without_an_end_hides_no_record(spark: SparkSession, tmp_path: P
         assert any(reason in letter.reason for reason in reasons)
 
 
-def test_csv_is_read_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys are text, and other columns what they look like, unless a schema says what they are."""
-    put(tmp_path / "in", "1.csv", 'id,city,more,lsn,name\n007,Rome,5,1,Ann\n7,Oslo,6,1,"Bob, ""B"""\n')
-    learned = dict(table(spark, tmp_path / "in").changes.dtypes)
-    assert (learned["id"], learned["more"], learned["city"]) == ("string", "int", "string")
-    schema = "id string, lsn bigint, name string, city string"
-    made = table(spark, tmp_path / "in", schema=schema)
-    assert kept(made, tmp_path / "kept", "id", "name", "city") == [("007", "Ann", "Rome"), ("7", 'Bob, "B"', "Oslo")]
-    with pytest.raises(TopologyError, match=r"schema: .*1.csv has no column nme; its header is id, city, more, lsn, name\."):
-        table(spark, tmp_path / "in", schema="id string, lsn bigint, nme string")
-    put(tmp_path / "in", "2.csv", "id,name,more,lsn,city\n9,Cy,x,1,Bonn\n")
+def test_csv_is_read_by_the_names_of_its_header(spark: SparkSession, tmp_path: Path) -> None:
+    """Keys are text, and other columns what they look like, unless a schema tells; one without a name is left out."""
+    put(tmp_path / "in", "1.csv", ",id,city,more,lsn,name\n0,007,Rome,5,1,Ann\n1,7,Oslo,6,1,Bob\n")
+    learned = table(spark, tmp_path / "in")
+    types = dict(learned.changes.dtypes)
+    assert (types["id"], types["more"], types["city"]) == ("string", "int", "string")
+    assert learned._planned.row_type.names == ["id", "city", "more", "name"]
+    assert shown(learned, tmp_path / "learned", "id", "name", "more") == [("007", "Ann", 5), ("7", "Bob", 6)]
+    made = table(spark, tmp_path / "in", schema="id string, lsn bigint, name string, city string")
+    assert made._planned.row_type.names == ["id", "name", "city"]
+    header = r"1.csv has no column _c0; its header is \(no name\), id, city, more, lsn, name\."
+    with pytest.raises(TopologyError, match=f"schema: .*{header}"):
+        table(spark, tmp_path / "in", schema="_c0 int, id string, lsn bigint")
+    put(tmp_path / "in", "2.csv", ",id,name,more,lsn,city\n2,9,Cy,x,1,Bonn\n")
     os.utime(tmp_path / "in" / "2.csv", (1, 1))
     with pytest.raises(StreamingQueryException, match=r"(?s)city.*name.*2\.csv"):
         kept(made.map_values("id as it", name="narrow"), tmp_path / "mixed", "id")
     place = table(spark, tmp_path / "in", schema="id string, a string, b string, lsn bigint", options={"enforceSchema": True})
     assert place._planned.row_type.names == ["id", "a", "b"]
+    put(tmp_path / "twice", "1.csv", "id,lsn,x,X\na,1,2,3\n")
+    with pytest.raises(TopologyError, match=r"path: .*1\.csv has several columns X in its header"):
+        table(spark, tmp_path / "twice")
 
 
 @pytest.mark.nightly
@@ -127,16 +139,3 @@ def test_csv_lines_that_do_not_fit_are_letters(spark: SparkSession, tmp_path: Pa
     seen = table(spark, tmp_path / "in", schema="id string, lsn bigint, n bigint, _corrupt_record string", name="seen")
     found = dict(kept(seen, tmp_path / "seen", "id", "_corrupt_record"))
     assert found == {"a": None, "b": "b,1,x", "c": "c,1", "d": "d,1,1,1"}
-
-
-def test_a_column_without_a_name_is_left_out_and_a_name_that_repeats_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    put(tmp_path / "in", "1.csv", ",id,lsn,n\n0,a,1,5\n1,b,1\n")
-    given = table(spark, tmp_path / "in", schema="id string, lsn bigint, n bigint")
-    learned = table(spark, tmp_path / "in")
-    assert given._planned.row_type.names == learned._planned.row_type.names == ["id", "n"]
-    assert kept(learned, tmp_path / "kept", "id", "n") == [("a", 5)]
-    with pytest.raises(TopologyError, match=r"1.csv has no column _c0; its header is \(no name\), id, lsn, n\."):
-        table(spark, tmp_path / "in", schema="_c0 int, id string, lsn bigint")
-    put(tmp_path / "twice", "1.csv", "id,lsn,x,X\na,1,2,3\n")
-    with pytest.raises(TopologyError, match=r"path: .*1\.csv has several columns X in its header"):
-        table(spark, tmp_path / "twice")

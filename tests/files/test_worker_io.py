@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row, SparkSession
 
 from fkjoin import Table, fk_join
 from fkjoin.sessions.settings import TIME_ZONE
@@ -50,10 +50,10 @@ def joined(spark: SparkSession, folder: Path, **options: str) -> Table:
     return fk_join(orders, customers, "customer.no", how="left", name="fast")
 
 
-def newest(changes: DataFrame) -> list[tuple[Any, ...]]:
+def newest(changes: list[Row]) -> list[tuple[Any, ...]]:
     """The table that the changes lead to, and when its rows were made."""
     rows = {}
-    for row in sorted(changes.collect(), key=lambda row: (row._left_version, row._right_version or [])):
+    for row in sorted(changes, key=lambda row: (row._left_version, row._right_version or [])):
         rows[row.id] = row
     names = "id", "left", "right", "_left_version", "_right_version", "_timestamp"
     live = [row for row in rows.values() if row._operation != "delete"]
@@ -81,28 +81,21 @@ def test_workers_read_and_write_what_spark_does(spark: SparkSession, tmp_path: P
     small(spark, tmp_path)
     write(tmp_path / "orders", "1.json", *FIRST)
     write(tmp_path / "customers", "1.json", *CUSTOMERS)
-    found = {}
-    for way, options in (("workers", {}), ("spark", {"mode": "PERMISSIVE"})):
-        table, out, checkpoint = joined(spark, tmp_path, **options), tmp_path / f"{way} %20", tmp_path / f"{way}-checkpoint"
-        for batch in range(2):
-            if way == "workers":
-                query = table.to_parquet(out, checkpoint=checkpoint, **NOW)
-            else:
-                writer = table.changes.writeStream.format("parquet").trigger(availableNow=True)
-                query = writer.option("checkpointLocation", str(checkpoint)).start(str(out))
-            query.awaitTermination()
-            if batch == 0:
-                write(tmp_path / "orders", "2.json", *SECOND)
-                write(tmp_path / "customers", "2.json", *CHANGED)
-        for name in ("orders", "customers"):
-            (tmp_path / name / "2.json").unlink()
-        read = spark.read.parquet(str(out))
-        found[way] = newest(read)
-        columns = {field.name: field.dataType for field in read.schema if field.name != "batch"}
-        assert columns == {field.name: field.dataType for field in table.changes.schema}
-    assert found["workers"] == found["spark"]
+    of_workers, out = joined(spark, tmp_path), tmp_path / "workers %20"
+    of_spark, changes = joined(spark, tmp_path, mode="PERMISSIVE"), list[Row]()
+    for batch in range(2):
+        of_workers.to_parquet(out, checkpoint=tmp_path / "workers", **NOW).awaitTermination()
+        changes += run(of_spark.changes, tmp_path / "spark").rows
+        if batch == 0:
+            write(tmp_path / "orders", "2.json", *SECOND)
+            write(tmp_path / "customers", "2.json", *CHANGED)
+    rows = newest(changes)
+    read = spark.read.parquet(str(out))
+    assert newest(read.collect()) == rows
+    columns = {field.name: field.dataType for field in read.schema if field.name != "batch"}
+    assert columns == {field.name: field.dataType for field in of_spark.changes.schema}
     numbers = {f"o{number}" for number in range(40)}
-    assert {row[0] for row in found["workers"]} == numbers - {"o4"} | {"7"}
+    assert {row[0] for row in rows} == numbers - {"o4"} | {"7"}
 
 
 TYPES = "id int, lsn bigint, at timestamp, day date, price decimal(9,2), data binary, it string, tags map<string, string>"

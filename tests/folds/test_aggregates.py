@@ -21,7 +21,7 @@ from tests.support.grouping import CHANGES, COLUMNS, SOURCE, TIMES, VALUE, Chang
 from tests.support.laws import law
 
 
-@law(60, changes=CHANGES, cut=st.integers(1, 7))
+@law(36, changes=CHANGES, cut=st.integers(1, 7))
 def test_after_every_batch_the_aggregates_are_those_of_a_plain_recomputation(changes: list[Change], cut: int) -> None:
     """Batches come twice.  However changes are cut into batches, state is the same in the end, but for versions."""
     grouping, whole = Grouping(VALUE, *COLUMNS), Grouping(VALUE, *COLUMNS)

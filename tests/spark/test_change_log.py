@@ -13,7 +13,7 @@ from fkjoin.codec.messages import pack
 from fkjoin.spark.change_log import SparkLog, packed_metas, unpacked_metas
 from fkjoin.spark.operator import StageProcessor
 from fkjoin.spark.specs import RekeySpec, StateSpec, WorkerStage
-from fkjoin.state.errors import CorruptLogError
+from fkjoin.state.errors import CorruptLogError, StoreMismatchError
 from tests.support.engine import Mapped, Value
 from tests.support.oracle import Change, messages
 
@@ -102,6 +102,23 @@ def test_meta_records_that_are_cut_short_are_refused() -> None:
     for size in set(range(1, len(whole))) - {1, 5, 13}:
         with pytest.raises(CorruptLogError, match=r"meta records end after \d+ of \d+ bytes: restore the checkpoint from a"):
             unpacked_metas(whole[:size])
+
+
+def test_stages_of_an_operator_have_logs_of_their_own_and_those_of_other_stages_are_refused() -> None:
+    meta, segments = Value(), Mapped()
+    with SparkLog(meta, segments, 3) as state:
+        for stage in range(3):
+            state.of(stage).put_segment(7, b"segment of %d" % stage)
+            state.of(stage).set_meta(b"meta of %d" % stage)
+    with SparkLog(meta, segments, 3) as state:
+        state.of(1).remove_segment(7)
+        state.of(1).set_meta(b"later")
+    with SparkLog(meta, segments, 3) as state:
+        assert [state.of(stage).segment(7) for stage in range(3)] == [b"segment of 0", None, b"segment of 2"]
+        assert [state.of(stage).meta() for stage in range(3)] == [b"meta of 0", b"later", b"meta of 2"]
+    words = "the state has 3 stages, and the operator has 2: use the optimizer's rules"
+    with pytest.raises(StoreMismatchError, match=words), SparkLog(meta, segments, 2) as state:
+        state.of(0).meta()
 
 
 def test_results_are_handed_on_before_the_log_is_written(tmp_path: Path) -> None:

@@ -108,10 +108,3 @@ def test_a_stage_takes_messages_of_its_kinds_alone_and_travels_small(
             ):
                 spec.run(messages, MemoryStore(), Counters())
     assert spec.highwater_tags == tags
-
-
-def test_messages_that_no_stage_knows_are_named_by_their_columns() -> None:
-    resolve = next(spec for spec, *_ in PLAIN if type(spec) is specs.ResolveSpec)
-    message = "a resolve stage takes answers and joined rows, but received a table of id, name: a worker"
-    with pytest.raises(FormatError, match=message):
-        resolve.run(Messages([pa.table({"id": [1], "name": ["x"]})], 0), MemoryStore(), Counters())

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
 from hypothesis import strategies as st
 
 from fkjoin.codec.arrays import BYTES, as_bytes
@@ -21,6 +20,7 @@ from fkjoin.stages.rekey import rekey
 from fkjoin.stages.resolve import resolve
 from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
+from tests.support.laws import law
 from tests.support.oracle import Change, Joined, apply, batch_join, histories, messages
 
 BUCKETS = 5
@@ -44,7 +44,7 @@ def copied(rights: pa.Table, spread: int) -> dict[int, pa.Table]:
     return by_bucket(((bucket, payload) for bucket, payload in rows if payload), CHANGE)
 
 
-@given(histories(14), st.sampled_from(["inner", "left"]), st.integers(1, BUCKETS), st.integers(1, 9), st.randoms())
+@law(90, histories(14), st.sampled_from(["inner", "left"]), st.integers(1, BUCKETS), st.integers(1, 9), st.randoms())
 def test_wherever_left_rows_are_spread_the_result_is_the_batch_join(
     changes: list[Change], how: str, spread: int, size: int, rng: random.Random
 ) -> None:

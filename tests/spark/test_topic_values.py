@@ -222,9 +222,7 @@ def test_workers_make_the_records_that_sparks_expressions_make(
     require_same(texts, None, None, monkeypatch, positions=True)
     require_same(texts, "string", CONCAT, monkeypatch)
     require_same(texts, Json(""), F.concat(F.lit("<"), F.col("id"), F.col("left.whole")), monkeypatch)
-    require_same(texts, "bytes", "right.name", monkeypatch)
-    require_same(texts, None, "LEFT.Whole || concat(id, concat('', id)) as it", monkeypatch)
-    require_same(texts, None, "'only this'", monkeypatch)
+    require_same(texts, "bytes", "LEFT.Whole || concat(id, concat('', id), 'only this') as it", monkeypatch)
     require_same(by_hand(spark, tmp_path / "both", 'id bigint, `a "pa\trt"` string'), None, None, monkeypatch)
     registry = Registry("json", "a int", "http://nowhere")
     others = "concat('n', left.n)", "concat(id, null)", "concat(array(id), array(id))"

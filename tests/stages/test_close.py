@@ -226,7 +226,7 @@ BATCHES = st.lists(
 
 
 @law(
-    120,
+    84,
     batches=BATCHES,
     shape=st.sampled_from([(10, 10), (10, 5), (7, 3), (3, 1)]),
     idle=st.none() | st.integers(1, 10),

@@ -16,7 +16,7 @@ from tests.support.damage import HARMS, Damaging, another_process, damaged_store
 from tests.support.operators import OPERATORS, Join, Operator
 from tests.support.sampling import EVERY, sampled
 
-HISTORIES, BATCHES = (150, 15) if EVERY else (1, 6)
+HISTORIES, BATCHES = (150, 15) if EVERY else (1, 3)
 """The number of histories of each operator, and of the batches of one at most."""
 
 

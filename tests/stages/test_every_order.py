@@ -7,7 +7,6 @@ is walked, and why that is all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
 from itertools import chain, product
 from typing import Any
 
@@ -36,7 +35,7 @@ from fkjoin.stages.spread import spread
 from fkjoin.stages.subscription import subscription
 from fkjoin.state import MemoryStore
 from tests.support import flat_maps, grouping, multi_join, oracle, pairing
-from tests.support.exploring import History, Node, System, WrongEndError
+from tests.support.exploring import History, Node, System
 from tests.support.machines import END, Tables, messages_of
 from tests.support.sampling import sampled
 
@@ -415,24 +414,3 @@ def test_in_one_query_an_aggregate_is_a_recomputation_after_every_batch(first: i
 def test_a_flat_map_is_a_recomputation_after_every_batch(first: int, second: int, at_once: int) -> None:
     """Two rows, each with or without an output under each of two keys, so that both make one, hide it, and take it back."""
     assert flat_map(at_once=at_once).lockstep(two_rows(OUTPUTS, first, second, flat_map_case)) > ENDS
-
-
-def taking_all(name: str, monkeypatch: pytest.MonkeyPatch, choice: str = "newest_only") -> None:
-    """Make a stage take stale messages as new, where it compares them by ``choice``."""
-    module: Any = import_module(f"fkjoin.stages.{name}")
-    newest = getattr(module, choice)
-
-    def all_of_them(*columns: Any, **how: Any) -> Any:
-        how["in_order"] = True
-        return newest(*columns, **how)
-
-    monkeypatch.setattr(module, choice, all_of_them)
-
-
-def test_a_broken_rule_is_found_and_the_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    taking_all("resolve", monkeypatch)
-    with pytest.raises(WrongEndError, match=r"takes(.*\n)+.*\('x', None\), and the final tables to \('x', 'p'\)"):
-        join("left").check(join_cases(2, 1, "left"))
-    taking_all("sides", monkeypatch, "newest_rows")
-    with pytest.raises(WrongEndError, match=r"\n.*right(.*\n)+.*\('x', 'p'\), and the final tables to \('x', 'q'\)"):
-        join("left", in_order=True).lockstep(join_cases(1, 2, "left"))

@@ -62,7 +62,7 @@ class FlatMap:
         return made
 
 
-@law(180, changes=histories(), cut=st.integers(1, 9), every=st.booleans())
+@law(120, changes=histories(), cut=st.integers(1, 9), every=st.booleans())
 def test_the_table_is_what_the_rows_of_the_moment_make(changes: list[Change], cut: int, every: bool) -> None:
     """Versions in any order, changes twice, batches cut anywhere."""
     mapping = FlatMap(every=every)

@@ -13,22 +13,21 @@ import pytest
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, TopologyError, read_state
-from fkjoin.checkpoint.entries import look_up
-from fkjoin.checkpoint.saved import saved_stores
-from fkjoin.checkpoint.upkeep import verify
+from fkjoin import Table, TopologyError
+from fkjoin.checkpoint.entries import Entries, StoredRows
 from fkjoin.codec import versions
 from fkjoin.codec.arrays import BYTES
 from fkjoin.codec.messages import NUMBERED, column, table
+from fkjoin.codec.rows import RowCodec
 from fkjoin.kafka.positions import OriginsOf, RootsOf
+from fkjoin.spark.specs import STAGES
+from fkjoin.spark.specs.shown import Described
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.merge import merge
 from fkjoin.state import MemoryStore
 from tests.support.laws import law
 from tests.support.merging import ROWS, Event, apply, messages, overlaid
-from tests.support.queries import run, write_lines
-from tests.support.sessions import small
 
 EVENT = st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(0, 12)).map(lambda one: (*one, ROWS[one[2] % 4]))
 
@@ -82,7 +81,7 @@ def as_read(text: str) -> bytes:
 
 
 @law(
-    150,
+    96,
     events=st.lists(EVENT, max_size=30),
     cut=st.integers(1, 9),
     read=st.integers(1, 9),
@@ -123,36 +122,36 @@ def test_what_is_not_sent_is_counted_and_every_update_is_sent_if_wanted(every: b
     assert [merging.count[name] for name in names] == [1 + every, 1 - every, 1]
 
 
-def regional(spark: SparkSession, folder: Path, name: str, key: str = "id") -> Table:
-    schema = "id string, customer string, items bigint, lsn bigint, op string"
-    (folder / name).mkdir()
-    about: Any = {"version": "lsn", "deleted": "op = 'd'", "format": "json", "schema": schema}
-    return Table.from_files(spark, folder / name, key=key, **about)
-
-
-def test_a_merged_table_is_kept_and_looked_up_and_one_of_other_keys_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path, buckets=2, validate=True)
-    eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us")
-    refusals: list[tuple[list[Any], str]] = [
-        ([], "merge: 1 to 99 other tables are needed, these are 0"),
-        (["us"], r"others\[0\]: a Table is needed, this is a str"),
-        (
-            [regional(spark, tmp_path, "asia", "customer")],
-            r"others\[0\]: the key of asia is customer string, and the key of eu is",
-        ),
+def test_rows_of_a_merged_table_are_shown() -> None:
+    key, row = pa.schema([("id", pa.string())]), pa.schema([("items", pa.int64())])
+    first, second = RowCodec(row).encode([pa.array([1, 2])], 2).to_pylist()
+    merging = Merging()
+    merging.batch([(0, "1", 1, first), (1, "1", 10, second), (2, "3", 30, second)])
+    described = Described("all-merge", STAGES["merge"], {"key": key, "result": row}, False, (("version", 1),))
+    store: Any = merging.memory
+    lines = [line for batch in Entries(described)(store, 0) for line in batch.to_pylist()]
+    assert [(line["kind"], line["key"], line["row"], line["gone"]) for line in lines] == [
+        ("merged", '"1"', '{"items": 1}', False),
+        ("merged", '"3"', '{"items": 2}', False),
     ]
-    for others, words in refusals:
-        with pytest.raises(TopologyError, match=words):
-            eu.merge(*others)
+    rows = [row for batch in StoredRows(described)(store, 0) for row in batch.to_pylist()]
+    assert [(row["id"], row["items"]) for row in rows] == [("1", 1), ("3", 2)]
+
+
+def regional(spark: SparkSession, folder: Path, name: str, key: str = "id") -> Table:
+    schema = "id string, customer string, lsn bigint"
+    return Table.from_files(spark, folder / name, key=key, version="lsn", format="json", schema=schema)
+
+
+def test_what_cannot_be_merged_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("eu", "us", "asia"):
+        (tmp_path / name).mkdir()
+    eu, us = regional(spark, tmp_path, "eu"), regional(spark, tmp_path, "us")
+    with pytest.raises(TopologyError, match="merge: 1 to 99 other tables are needed, these are 0"):
+        eu.merge()
+    with pytest.raises(TopologyError, match=r"others\[0\]: a Table is needed, this is a str"):
+        eu.merge("us")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match=r"others\[0\]: the key of asia is customer string, and the key of eu is"):
+        eu.merge(regional(spark, tmp_path, "asia", "customer"))
     with pytest.raises(TopologyError, match="positions: eu is not read from a topic"):
         eu.merge(us).to_kafka("t", "b", checkpoint="c", positions=True)
-    orders = eu.merge(us, name="orders").materialize("all-orders")
-    for folder, lines in (("eu", [("1", 1, "u"), ("2", 2, "d")]), ("us", [("1", 10, "u"), ("3", 30, "u")])):
-        rows = [{"id": key, "customer": "a", "items": items, "op": op, "lsn": 1} for key, items, op in lines]
-        write_lines(tmp_path / folder, "0", rows)
-    run(orders.changes, tmp_path / "checkpoint")
-    kept = read_state(spark, str(tmp_path / "checkpoint"), "all-orders").collect()
-    assert {row.id: row["items"] for row in kept} == {"1": 1, "3": 30}
-    assert verify(spark, tmp_path / "checkpoint") == []
-    (entry,) = look_up(saved_stores(spark, tmp_path / "checkpoint"), "orders", "3")
-    assert (entry["kind"], entry["row"]["items"], entry["gone"]) == ("merged", 30, False)

@@ -63,7 +63,7 @@ def shown(results: dict[str, Result]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [Pairing, InTwo])
-@law(96, events=st.lists(EVENT, min_size=8, max_size=25), cut=st.integers(1, 9), how=st.sampled_from(HOWS))
+@law(60, events=st.lists(EVENT, min_size=8, max_size=25), cut=st.integers(1, 9), how=st.sampled_from(HOWS))
 def test_after_every_batch_it_is_the_join_of_the_newest_rows(kind: Any, events: list[Event], cut: int, how: str) -> None:
     """Versions in any order, and records twice."""
     pairing = kind(how)

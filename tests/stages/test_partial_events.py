@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, read_state
+from fkjoin import Table
 from fkjoin.analysis.planned import Settings
 from fkjoin.analysis.views import completed
 from fkjoin.codec import tags, versions
@@ -24,10 +24,10 @@ from fkjoin.stages.counters import Counters
 from fkjoin.stages.invariants import GuardedStore
 from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
+from fkjoin.testing import Driver
 from tests.support.changes import take
+from tests.support.driven import feed_lines
 from tests.support.laws import law
-from tests.support.queries import run, table_of, values, write_lines
-from tests.support.sessions import small
 
 WHOLE = pa.schema([("bio", pa.string()), ("n", pa.int64()), ("list", pa.list_(pa.string()))])
 CAME = WHOLE.append(pa.field(UNAVAILABLE, pa.list_(pa.int32())))
@@ -167,20 +167,19 @@ def test_what_lacks_a_value_waits_for_it() -> None:
 
 
 def test_a_table_keeps_what_its_events_lack(spark: SparkSession, tmp_path: Path) -> None:
-    """Restarts, and joins of such tables, are in integration/test_topic_order.py."""
-    small(spark, tmp_path)
-    rows = [
-        {"id": 1, "bio": "long", "n": 1, "lsn": 1},
-        {"id": 2, "n": 1, UNAVAILABLE: [1], "lsn": 2},
-        {"id": 1, "n": 2, UNAVAILABLE: [1], "lsn": 3},
-        {"id": 2, "bio": "short", "n": 1, "lsn": 4},
-    ]
-    write_lines(tmp_path / "people", "1", rows)
+    """Queries, restarts, and joins of such tables are in integration/test_topic_order.py."""
     schema = f"id int, bio string, n int, {UNAVAILABLE} array<int>, lsn bigint"
-    read = Table.from_files(spark, tmp_path / "people", key="id", version="lsn", schema=schema, format="json", name="people")
+    read = Table.from_files(spark, tmp_path, key="id", version="lsn", schema=schema, format="json", name="people")
     people = Table._of(completed(read._planned, Settings.of(spark)))
     assert people._planned.row_type.names == ["id", "bio", "n"]
     assert "values that an event lacks are those of the row before" in people.describe()
-    changes = run(people.changes, tmp_path / "checkpoint").rows
-    assert values(table_of(changes, "id"), ["bio", "n"]) == {(1,): ["long", 2], (2,): ["short", 1]}
-    assert {row.bio for row in read_state(spark, tmp_path / "checkpoint", "people-whole").collect()} == {"long", "short"}
+    driver = Driver(people)
+    lines = [
+        {"id": 1, "bio": "long", "n": 1, UNAVAILABLE: None, "lsn": 1},
+        {"id": 2, "bio": None, "n": 1, UNAVAILABLE: [1], "lsn": 2},
+        {"id": 1, "bio": None, "n": 2, UNAVAILABLE: [1], "lsn": 3},
+        {"id": 2, "bio": "short", "n": 1, UNAVAILABLE: None, "lsn": 4},
+    ]
+    feed_lines(driver, "people", lines)
+    driver.run()
+    assert driver.table == {1: {"bio": "long", "n": 2}, 2: {"bio": "short", "n": 1}}

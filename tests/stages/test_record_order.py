@@ -29,17 +29,6 @@ def compared(arriving: pa.Array, held: pa.Array) -> tuple[bool, bool]:
 NEWER, OLDER, STARTS_OVER = (True, False), (False, False), (True, True)
 
 
-def test_in_a_partition_the_offset_decides_and_across_partitions_the_timestamp_and_then_the_partition() -> None:
-    held = version(Place(50, 3, 7))
-    assert compared(version(Place(1, 3, 8)), held) == NEWER
-    assert compared(version(Place(99, 3, 6)), held) == OLDER
-    assert compared(version(Place(99, 3, 7)), held) == OLDER, "the same record"
-    assert compared(version(Place(51, 0, 0)), held) == NEWER
-    assert compared(version(Place(49, 9, 99)), held) == OLDER
-    assert compared(version(Place(50, 4, 0)), held) == NEWER
-    assert compared(version(Place(50, 2, 99)), held) == OLDER
-
-
 def test_a_version_of_the_users_goes_before_the_place() -> None:
     held = version(Place(50, 3, 7), before=(10, 2))
     assert compared(version(Place(1, 0, 0), before=(10, 3)), held) == NEWER

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fkjoin import Table, fk_join
+from fkjoin import fk_join
 from fkjoin.codec.messages import JOINED, LEFT
 from fkjoin.stages import counters
 from fkjoin.stages.counters import Counters
 from fkjoin.stages.merge import merge
 from fkjoin.stages.resolve import resolve
 from fkjoin.state import MemoryStore
-from fkjoin.testing import REORDER, AggregateTest, Change, EnrichTest, FlatMapTest, JoinTest, KeyJoinTest, event
+from fkjoin.testing import REORDER, AggregateTest, Change, Driver, EnrichTest, FlatMapTest, JoinTest, KeyJoinTest, event
 from tests.support import merging, multi_join
+from tests.support.driven import feed_lines
 from tests.support.laws import law
-from tests.support.queries import run, table_of, values, write_lines
-from tests.support.sessions import small
+from tests.support.plans.topologies import Sources
 from tests.support.versions import message_table, version
 
 TIMES: Any = {"now_ms": 0, "retention_ms": 1000}
@@ -127,13 +127,10 @@ def test_ties_are_counted_and_repeats_are_none() -> None:
 
 
 def test_rows_of_a_file_end_alike_in_whatever_order_their_lines_come(spark: SparkSession, tmp_path: Path) -> None:
-    small(spark, tmp_path)
     lines = [{"to": to, "n": n, "lsn": 7} for to, n in (("a", 1), ("b", 2), ("b", 3))]
-    both = [{"id": 1, **line} for line in lines] + [{"id": 2, **line} for line in reversed(lines)]
-    write_lines(tmp_path / "orders", "1", both)
-    orders = Table.from_files(spark, tmp_path / "orders", key="id", version="lsn", format="json", name="orders")
-    joined = fk_join(orders, orders, "n", how="left", joiner=["left.to", "left.n"], name="joined")
-    rows = table_of(run(joined.changes, tmp_path / "checkpoint").rows, "id")
-    first, second = values(rows, ["to", "n", "_left_version"]).values()
-    assert first == second
-    assert first[2] == [7], "nobody is shown the tie-break"
+    orders = Sources(spark, tmp_path, {}).files("orders", "id", "id int, to string, n int")
+    driver = Driver(fk_join(orders, orders, "n", how="left", joiner=["left.to", "left.n"], name="joined"))
+    for key, rows in ((1, lines), (2, lines[::-1])):
+        feed_lines(driver, "orders", [{"id": key, **row} for row in rows])
+    driver.run()
+    assert driver.table[1] == driver.table[2]

@@ -307,6 +307,7 @@ def test_an_index_that_stands_nowhere_is_not_there_to_be_read(tmp_path: Path) ->
 
 
 def test_readers_are_kept_for_the_next_batch_and_only_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_MOST_READERS", 4)
     opened = Mock(wraps=database.Rdict)
     logs = [Log() for _ in range(index_module._MOST_READERS + 3)]
     for place, log in enumerate(logs):
@@ -339,6 +340,7 @@ def test_a_forked_process_does_not_use_its_parents_readers(tmp_path: Path, monke
 def test_only_what_has_come_since_is_read_of_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, model, read = Log(), MemoryStore(), Mock(wraps=pending._read)
     monkeypatch.setattr(pending, "_read", read)
+    monkeypatch.setattr(pending, "_MOST_PLACES", 3)
     for number in range(pending.TAIL_BATCHES):
         batch(log, tmp_path, {b"k%d" % (number % 3): b"%d" % number})
         write(model, {b"k%d" % (number % 3): b"%d" % number})
@@ -353,7 +355,7 @@ def test_only_what_has_come_since_is_read_of_the_tail(tmp_path: Path, monkeypatc
     pending._waiting.clear()
     assert entries_of(log, tmp_path) == dict(model.items())
     assert read.call_count > 1, "another process reads all of it"
-    for number in range(20):
+    for number in range(4):
         another = Log()
         for value in (b"u", b"v", b"w"):
             batch(another, tmp_path / str(number), {b"k": value})
