@@ -99,7 +99,9 @@ def test_each_table_of_a_query_knows_which_batches_it_has(dsn: str) -> None:
 def test_a_restore_leaves_the_rows_of_other_queries(dsn: str) -> None:
     postgres = sink(dsn)
     postgres.apply(batch_id(0), batch(a=1), gone())
-    postgres.apply(batch_id(0, query="another"), batch(b=2), gone())
+    by_its_path = Postgres("it", make_conninfo(dsn, options="-c search_path=shop"))
+    by_its_path.prepare(NUMBERS, ("id",))
+    by_its_path.apply(batch_id(0, query="another"), batch(b=2), gone())
     with pytest.raises(FkJoinError, match="query another writes to shop.it, too, and a restore would delete its rows"):
         postgres.replace(batch_id(0), batch(a=1))
     assert select(dsn) == [("a", 1), ("b", 2)]

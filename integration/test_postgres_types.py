@@ -167,6 +167,19 @@ def test_what_else_a_target_must_not_have(dsn: str) -> None:
         made(dsn, "id jsonb primary key, n int", "id string, n int")
 
 
+def test_keys_that_a_collation_takes_for_equal_are_refused(dsn: str) -> None:
+    collation = "create collation if not exists shop.loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+    execute(dsn, collation)
+    existing = "id text collate shop.loose primary key, n text collate shop.loose"
+    with pytest.raises(FkJoinError, match='different keys may be equal: alter it to text collate "C"'):
+        made(dsn, existing, "id string, n string")
+    execute(dsn, 'alter table shop.it alter id type text collate "C"')
+    sink = Postgres("shop.it", dsn)
+    sink.prepare(arrow_schema("schema", StructType.fromDDL("id string, n string")), ("id",))
+    apply(sink, pa.table({"id": ["a", "A"], "n": ["x", "X"]}))
+    assert sorted(select(dsn)) == [("A", "X"), ("a", "x")]
+
+
 def test_further_columns_and_constraints_do_no_harm(dsn: str) -> None:
     for existing in (
         "id bigint primary key, n int, more text not null default ''",

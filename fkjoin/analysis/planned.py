@@ -221,13 +221,21 @@ def refuse_same_name(name: str, nodes: Iterable[Node], kind: str) -> None:
     """Raise ``TopologyError`` if ``name`` already names something below the new operator.
 
     So it does if two sources there have one name: by its name a source is known in versions, in
-    metrics and beside the checkpoint.  ``kind``: what errors call the operator.
+    metrics and beside the checkpoint.  By the name of a materialized table, its rows are read and
+    restored.  ``kind``: what errors call the operator.
     """
     sources: dict[str, Source] = {}
+    keepers: dict[str, Node] = {}
     for node in in_order(*nodes):
-        if node.name == name:
+        kept_as = node.materialized
+        if name in (node.name, kept_as):
             raise TopologyError(
                 f"name: {name!r} already names an input of this {kind}; choose another"
+            )
+        if kept_as is not None and keepers.setdefault(kept_as, node) != node:
+            raise TopologyError(
+                f"name: two inputs of this {kind} are materialized as {kept_as!r}; "
+                "materialize one under another name"
             )
         if isinstance(node, Source) and (other := sources.setdefault(node.name, node)) != node:
             origins = dict.fromkeys([other.origin, node.origin])

@@ -20,6 +20,7 @@ from fkjoin.analysis.planned import OperatorBound, Planned, Settings, refuse_sam
 from fkjoin.codec.rows import Path
 from fkjoin.codec.vectors import Steps, Where
 from fkjoin.errors import TopologyError
+from fkjoin.plan.base import in_order
 from fkjoin.plan.nodes import Aggregate, Source, View, generated_name
 from fkjoin.spark.frame import DELETED, KEY, PROBLEM, ROW, SOURCE, TS, VERSION
 from fkjoin.spark.names import named, quoted_if_needed, require_beside
@@ -193,6 +194,10 @@ def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
             f"materialize: {table.name} aggregates by windows, and a closed window leaves the "
             f"state; materialize the table below {table.name}, or write the rows of {table.name} "
             "to a sink"
+        )
+    if any(below.materialized == name for below in in_order(*node.inputs)):
+        raise TopologyError(
+            f"materialize: an input of {table.name} is materialized as {name!r}; choose another name"
         )
     kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)
     return replace(

@@ -63,8 +63,8 @@ class Begun:
     """The session's time zone."""
     operators: list[tuple[str, dict[str, Any]]] | None = None
     """Names of stateful operators, and facts that bind their stores, as each bucket has them."""
-    sources: int | None = None
-    """The number of sources that the query reads."""
+    sources: list[str] | None = None
+    """The places that the query reads; Spark knows its sources by their order alone."""
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Facts that no store is bound to, by the tables that end in a sink as they are read."""
     columns: dict[str, LearnedColumns] = field(default_factory=dict)

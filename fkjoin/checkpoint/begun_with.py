@@ -16,10 +16,12 @@ from pyspark.sql import SparkSession
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.begun import MISSHAPEN, Begun, unusable
 from fkjoin.checkpoint.damage import NEW_OR_BACK
-from fkjoin.errors import FkJoinError
-from fkjoin.plan.physical import Physical, reads, stages
+from fkjoin.errors import FkJoinError, masked
+from fkjoin.plan.physical import Physical, Read, reads, stages
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, TIME_ZONE, time_zone
 from fkjoin.spark.identity import difference, identity_text
+
+_RULES = f"other rules of the optimizer ({OPTIMIZE}, {EXCLUDED})"
 
 
 def require_begun_with(
@@ -35,10 +37,12 @@ def require_begun_with(
 
     Before its first batch is done, the checkpoint is bound to no plan and no zone, and both are
     noted in ``begun``.  It is bound if a sink has that batch, which ``written`` names.  The sink
-    would leave out the rows that the batch has by the plan.  ``tables``: facts that no store of the
-    plan is bound to.
+    would leave out the rows that the batch has by the plan.  It is bound to its sources as soon as
+    the batch has begun: Spark repeats it with the files and offsets that it has logged.
+    ``tables``: facts that no store of the plan is bound to.
     """
-    zone, bound = time_zone(spark), BatchLog(spark, checkpoint.rstrip("/")).done >= 0
+    log = BatchLog(spark, checkpoint.rstrip("/"))
+    zone, bound = time_zone(spark), log.done >= 0
     holder = None if bound or begun.zone is None else written()
     if begun.zone is not None and (bound or holder is not None):
         first = "" if holder is None else f", and {holder} already contains a batch of that job"
@@ -54,10 +58,17 @@ def require_begun_with(
                 f"set {TIME_ZONE} to {begun.zone}, or start with a new checkpoint and an empty "
                 "target"
             )
+    if begun.sources is not None and log.last > log.done:
+        changed = _other_sources(begun.sources, plan)
+        if changed is not None:
+            raise FkJoinError(
+                f"checkpoint: {checkpoint} has begun batch {log.last} with other sources: "
+                f"{changed}; {NEW_OR_BACK}"
+            )
     if not bound:
         begun.zone = zone
         begun.operators = [(spec.name, json.loads(spec.state.identity)) for spec in stages(plan)]
-        begun.sources = len(reads(plan))
+        begun.sources = _places(plan)
         begun.tables = dict(tables)
 
 
@@ -82,17 +93,13 @@ def _changed(
     begun: Begun, plan: Physical, tables: Mapping[str, Any], checkpoint: str
 ) -> str | None:
     """Say what is other than it was; None if nothing is."""
-    before, specs, sources = begun.operators or [], stages(plan), len(reads(plan))
-    rules = f"other rules of the optimizer ({OPTIMIZE}, {EXCLUDED})"
+    before, specs = begun.operators or [], stages(plan)
     if len(before) != len(specs):
         was, now = _listed(name for name, _ in before), _listed(spec.name for spec in specs)
-        return f"its operators were {was} and are now {now}, perhaps by {rules}"
-    if begun.sources != sources:
-        return (
-            f"it read {begun.sources} sources and snapshots and now reads {sources}, perhaps since "
-            "a snapshot was added or left out, or since a table that is used twice was read once "
-            f"and is read twice, or by {rules}"
-        )
+        return f"its operators were {was} and are now {now}, perhaps by {_RULES}"
+    sources = _other_sources(begun.sources or [], plan)
+    if sources is not None:
+        return sources
     try:
         for (_, identity), spec in zip(before, specs, strict=True):
             known = json.dumps(identity).encode()
@@ -103,6 +110,33 @@ def _changed(
         raise unusable(checkpoint, f"has operators of another shape ({error})") from error
     facts = [identity_text({"tables": read}, {}).encode() for read in (begun.tables, dict(tables))]
     return difference(*facts)
+
+
+def _other_sources(before: list[str], plan: Physical) -> str | None:
+    """Say how the sources are other than they were; None if they are not."""
+    places = _places(plan)
+    if len(before) != len(places):
+        return (
+            f"it read {len(before)} sources and snapshots and now reads {len(places)}, perhaps "
+            "since a snapshot was added or left out, or since a table that is used twice was read "
+            f"once and is read twice, or by {_RULES}"
+        )
+    for was, now in zip(before, places, strict=True):
+        if was != now:
+            return f"it read {was} and now reads {now} in its place"
+    return None
+
+
+def _places(plan: Physical) -> list[str]:
+    """What a plan reads, in the order in which Spark counts it."""
+    places = []
+    for source in reads(plan):
+        place = type(source).__name__.lower()
+        if isinstance(source, Read):
+            path = source.options.get("subscribe") if source.path is None else source.path
+            place = f"{source.format} {masked(path or '')}"
+        places.append(place)
+    return places
 
 
 def _listed(names: Iterable[str]) -> str:

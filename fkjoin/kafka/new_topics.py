@@ -70,9 +70,12 @@ def require_known_topics(
     changes.
     """
     ids: dict[str, str | None] = {}
-    for name, connection in dict(zip(_names(topics), topics, strict=True)).items():
+    # Two tables may read one topic, and each of them must allow it to start over.
+    for name, connection in zip(_names(topics), topics, strict=True):
         topic, known = connection.topic, begun.topics.get(name)
-        ids[name] = require_topic(topic, connection.bootstrap_servers, connection.options).topic_id
+        if name not in ids:
+            servers, options = connection.bootstrap_servers, connection.options
+            ids[name] = require_topic(topic, servers, options).topic_id
         if known is None or ids[name] in (None, known.id):
             continue
         if connection.of_events:

@@ -270,9 +270,11 @@ class Delta(TableSink):
             raise missing(self.place)
         if self.has(batch, _last(table, batch.query)):
             return
+        before = table.version()
         if upserts.num_rows or deletes.num_rows:
             self._write(table, batch, upserts, deletes)
-        else:
+        # A merge that only deletes rows that are not there makes no commit.
+        if table.version() == before:
             _note(table, batch)
         self._keep_up(batch.number)
 

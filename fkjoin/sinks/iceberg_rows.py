@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyiceberg.io.pyarrow
 from pyiceberg.expressions import (
     AlwaysTrue,
     And,
@@ -21,9 +22,42 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask, Table, TableProperties
+from pyiceberg.types import ListType, MapType
 
 from fkjoin.codec.arrays import Bytes
 from fkjoin.codec.rows import RowCodec
+
+
+class _Projection(pyiceberg.io.pyarrow.ArrowProjectionVisitor):
+    """pyiceberg's projection, which both reads and writes rows, with nulls.
+
+    pyiceberg 0.12 makes an empty list of a null where the items are structs, and so with maps.
+    """
+
+    def list(
+        self, list_type: ListType, list_array: pa.Array | None, value_array: pa.Array | None
+    ) -> pa.Array | None:
+        return _with_nulls(super().list(list_type, list_array, value_array), list_array)
+
+    def map(
+        self,
+        map_type: MapType,
+        map_array: pa.Array | None,
+        key_result: pa.Array | None,
+        value_result: pa.Array | None,
+    ) -> pa.Array | None:
+        return _with_nulls(super().map(map_type, map_array, key_result, value_result), map_array)
+
+
+# pyiceberg has no other way in.
+pyiceberg.io.pyarrow.ArrowProjectionVisitor = _Projection  # type: ignore[misc]
+
+
+def _with_nulls(projected: pa.Array | None, array: pa.Array | None) -> pa.Array | None:
+    if projected is None or array is None or projected.null_count == array.null_count:
+        return projected
+    kept = pc.if_else(array.is_valid(), projected, pa.scalar(None, projected.type))
+    return kept.cast(projected.type)  # which has the fields' numbers
 
 
 @dataclass

@@ -176,22 +176,28 @@ class Postgres(TableSink):
         name, text = self._table().as_string(connection), "select where to_regclass(%s) is not null"
         return connection.execute(text, (name,)).fetchone() is not None
 
+    def _is_same(self, connection: Connection[Any], into: str) -> bool:
+        """Tell whether another query's name, with or without a schema, is of this table."""
+        names = [sink._table().as_string(connection) for sink in (self, replace(self, into=into))]
+        is_same = "select to_regclass(%s) = to_regclass(%s)"
+        return connection.execute(is_same, names).fetchone() == (True,)
+
     @in_outages
     def replace(self, batch: BatchId, rows: pa.Table) -> None:
         # These rows and no others, but those that cannot be there, in one transaction with the
         # batch that they are of. They are among the dead letters since they first came; letters of
         # later batches come again.
-        others = SQL("select query from {} where target = %s and query <> %s and batch >= 0")
+        others = SQL("select query, target from {} where query <> %s and batch >= 0")
         later = SQL("delete from {} where query = %s and target = %s and batch > %s")
         with connect(self._settings) as connection:
             self._done(connection, batch.query)
-            others_of_target = others.format(self._beside(BATCHES))
-            other = connection.execute(others_of_target, (self.into, batch.query)).fetchone()
-            if other is not None:
-                raise FkJoinError(
-                    f"query {other[0]} writes to {self.into}, too, and a restore would delete its "
-                    "rows"
-                )
+            of_others = connection.execute(others.format(self._beside(BATCHES)), (batch.query,))
+            for query, into in of_others.fetchall():
+                if self._is_same(connection, into):
+                    raise FkJoinError(
+                        f"query {query} writes to {self.into}, too, and a restore would delete its "
+                        "rows"
+                    )
             self._stage(connection)
             letters = self._written(connection, rows, alone=True)
             for letter in letters:

@@ -62,15 +62,17 @@ _MICROSECONDS = 6
 _COLUMNS = """
 with recursive kinds as (
     select attnum, attname, format_type(atttypid, atttypmod) as shown, attnotnull as required,
-        atthasdef or attidentity <> '' as filled, atttypid as kind, atttypmod as modifier
+        atthasdef or attidentity <> '' as filled, atttypid as kind, atttypmod as modifier,
+        attcollation as sorting
     from pg_attribute where attrelid = %s::regclass and attnum > 0 and not attisdropped
     union all
     select attnum, attname, shown, required or typnotnull, filled or typdefault is not null,
-        typbasetype, typtypmod
+        typbasetype, typtypmod, sorting
     from kinds join pg_type on pg_type.oid = kind where typtype = 'd'
 )
 select attname, shown, case typtype when 'e' then 'enum' else typname end,
-    modifier, required, filled
+    modifier, required, filled,
+    exists(select from pg_collation as c where c.oid = sorting and not collisdeterministic)
 from kinds join pg_type on pg_type.oid = kind where typtype <> 'd' order by attnum
 """
 
@@ -97,6 +99,8 @@ class TargetColumn(NamedTuple):
     """True for a column that takes no null."""
     filled: bool
     """True for a column that has a value where none is written."""
+    is_loose: bool = False
+    """True for a collation in which different texts may be equal, such as ``a`` and ``A``."""
 
 
 def type_for(name: str, kind: DataType) -> str:
@@ -132,6 +136,11 @@ def problems(
             yield (
                 f"column {field.name} is {column.shown}, which cannot hold every "
                 f"{field.dataType.simpleString()}: alter it to {wanted}, or cast the table's column"
+            )
+        elif column.is_loose and field.name in key:
+            yield (
+                f"column {field.name} has a collation in which different keys may be equal: alter "
+                'it to text collate "C"'
             )
     for column in columns.values():
         if column.required and not column.filled:

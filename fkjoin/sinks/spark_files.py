@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.begun import Begun
 from fkjoin.checkpoint.begun_with import require_begun_with
 from fkjoin.checkpoint.files import files_at
@@ -85,6 +86,19 @@ def _require_source(spark: SparkSession, format: str) -> None:
         ) from error
 
 
+def _forget_cut_off(spark: SparkSession, checkpoint: str, path: str) -> None:
+    """Take a batch that is not done out of the log of Spark's sink, which writes it again then.
+
+    The sink would leave out the batch, and run no stage.  Spark cannot commit a batch without the
+    states that its stages have written, and so fails at each start.
+    """
+    log = BatchLog(spark, checkpoint)
+    if log.last > log.done:
+        files = files_at(spark, path)
+        for name in (f"{log.last}", f"{log.last}.compact"):
+            files.delete(f"_spark_metadata/{name}")
+
+
 def start_by_spark(
     spark: SparkSession,
     plan: Physical,
@@ -103,6 +117,7 @@ def start_by_spark(
     require_written(frame, format, options, path=path, checkpoint=checkpoint)
     require_begun_with(begun, spark, checkpoint, plan, tables=tables)
     begun.write(spark, checkpoint)
+    _forget_cut_off(spark, checkpoint, path)
     writer = frame.writeStream.format(format).options(**_texts(options)).queryName(query_name)
     with owner(spark, checkpoint):
         return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start(path)

@@ -69,6 +69,7 @@ _VALUES: dict[pa.DataType, list[Any]] = {
         datetime.timedelta(days=40_000),
     ],
     pa.list_(pa.int64()): [[], [1, None]],
+    pa.list_(pa.struct([("a", pa.int64())])): [[], [None, {"a": 1}]],
     pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]): [
         {"a": 1, "b": ["x", None]},
         {"a": None, "b": None},
@@ -200,9 +201,11 @@ class SinkContract(ABC):
         target.require_rows({"b": 7, "c": None, "d": 4}, "after an update and a delete")
         target.write(2, {}, ["d", "a"])
         target.write(3, {"a": 9, "c": 3})
-        target.write(4, {})
-        target.require_rows({"a": 9, "b": 7, "c": 3}, "after five batches")
-        _same(target.last, target.batch(4), "the last batch, which has no rows")
+        target.write(4, {}, ["never there"])
+        _same(target.last, target.batch(4), "the last batch, which deletes no row that exists")
+        target.write(5, {})
+        target.require_rows({"a": 9, "b": 7, "c": 3}, "after six batches")
+        _same(target.last, target.batch(5), "the last batch, which has no rows")
 
     def test_a_batch_that_is_repeated_is_left_out(self) -> None:
         """A sink in another process leaves it out, too."""

@@ -558,3 +558,15 @@ def test_the_name_and_the_emission_of_an_operator_are_checked(made: Tables, oper
         OPERATORS[operator](made, name="orders")
     with pytest.raises(TopologyError, match="^emit: 'never' is not one of"):
         OPERATORS[operator](made, emit="never")
+
+
+def test_rows_are_kept_under_one_name_each(made: Tables) -> None:
+    orders, customers = made.orders.materialize("rows"), made.customers.materialize("rows")
+    with pytest.raises(TopologyError, match="two inputs of this .* are materialized as 'rows'; materialize one under another"):
+        fk_join(orders, customers, "customer", name="joined")
+    joined = fk_join(orders, made.customers.materialize("more"), "customer", name="joined")
+    with pytest.raises(TopologyError, match="^materialize: an input of joined is materialized as 'rows'; choose another name"):
+        joined.materialize("rows")
+    with pytest.raises(TopologyError, match="^name: 'more' already names an input"):
+        joined.filter("true", name="more")
+    joined.materialize("all").filter("true", name="rest")

@@ -58,7 +58,7 @@ def finish(table: Table, folder: Path) -> None:
 
 def visits(spark: SparkSession, folder: Path) -> Table:
     schema = "id string, at timestamp, n bigint"
-    return Table.from_files(spark, folder / "visits", key="id", version="n", schema=schema, name="visits")
+    return Table.from_files(spark, folder / "visits", key="id", version="n", schema=schema, name="visits", format="json")
 
 
 OTHER_FACTS = [["visits", {"join": 5, "tables": ["orders"]}]]
@@ -103,6 +103,22 @@ def test_a_checkpoint_whose_document_lost_something_is_refused(spark: SparkSessi
     assert file.read_bytes() == whole
     lost.rename(metadata)
     finish(table, tmp_path)
+
+
+def test_a_batch_that_has_begun_is_bound_to_its_sources(spark: SparkSession, tmp_path: Path) -> None:
+    def plan(folder: str) -> Physical:
+        (tmp_path / folder / "visits").mkdir(parents=True, exist_ok=True)
+        return visits(spark, tmp_path / folder).materialize("visits")._plan.top
+
+    begun, checkpoint = Begun(), tmp_path / "ck"
+    for folder in ("wrong", "right"):
+        begun_with.require_begun_with(begun, spark, str(checkpoint), plan(folder))
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets" / "0").touch()
+    begun_with.require_begun_with(begun, spark, str(checkpoint), plan("right"))
+    says = r"has begun batch 0 with other sources: it read text .*/right/visits and now reads text .*/wrong/visits in its place"
+    with pytest.raises(FkJoinError, match=says):
+        begun_with.require_begun_with(begun, spark, str(checkpoint), plan("wrong"))
 
 
 @pytest.mark.usefixtures("visit")
@@ -161,7 +177,7 @@ def test_a_process_that_is_killed_after_the_write_of_the_document_starts_again(s
 def test_a_run_that_was_killed_early_starts_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its document counts for nothing, be it of another zone, of other operators, or broken."""
     table, document = visits(spark, tmp_path).materialize("visits"), tmp_path / "ck" / DOCUMENT
-    of_another = Begun(zone=BERLIN, operators=[("joined", {})], sources=1, sinks=["parquet /out"]).data()
+    of_another = Begun(zone=BERLIN, operators=[("joined", {})], sources=["text /in"], sinks=["parquet /out"]).data()
     for left in (of_another, b'{"vers'):
 
         def killed(*_: Any, left: bytes = left) -> None:

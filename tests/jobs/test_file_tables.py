@@ -29,7 +29,7 @@ def _one_bucket(spark: SparkSession, tmp_path: Path) -> None:
     small(spark, tmp_path, validate=True)
 
 
-def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: Any) -> Job:
+def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), format: str = "parquet", **orders: Any) -> Job:
     spec = {
         "name": "orders",
         "checkpoint": f"{folder}/checkpoint",
@@ -39,7 +39,7 @@ def job(spark: SparkSession, folder: Path, sinks: Sequence[str] = (), **orders: 
             "customers": {"path": f"{folder}/customers", "key": "customer", "version": "lsn"},
         },
         "joins": {"joined": {"left": "orders", "right": "customers", "extractor": "customer", "materialize": True}},
-        "sinks": {"out": {"table": "joined", "path": f"{folder}/out"}}
+        "sinks": {"out": {"table": "joined", "path": f"{folder}/out", "format": format}}
         | {f"of-{table}": {"table": table, "path": f"{folder}/of-{table}"} for table in sinks},
         "dead_letters": {"path": f"{folder}/dead"},
     }
@@ -81,6 +81,21 @@ def test_a_job_keeps_columns_also_when_their_files_were_archived(
     assert rows == {"o1": (5, "eu"), "o5": (6, "eu")}
     names = [(letter["table"], letter["file"].rpartition("/")[2]) for letter in letters(tmp_path / "dead" / "joined")]
     assert sorted(names) == [("orders", "1.json"), ("orders", "2.json"), ("orders", "3.json")], "each once"
+
+
+def test_a_batch_that_was_cut_off_after_sparks_sink_had_it_is_in_there_once(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "customers", "1.json", '{"customer":"c1","name":"Ada","lsn":1}')
+    for number in range(2):
+        write(tmp_path / "orders", f"{number}.json", f'{{"id":"o{number}","customer":"c1","lsn":1}}', f"no JSON {number}")
+        run_queries(job(spark, tmp_path, format="json"))
+    for query in ("sink-out", "dead-letters-joined"):
+        for name in ("1", ".1.crc"):
+            (tmp_path / "checkpoint" / query / "commits" / name).unlink()
+    write(tmp_path / "orders", "2.json", '{"id":"o2","customer":"c1","lsn":1}')
+    run_queries(job(spark, tmp_path, format="json"))
+    assert sorted(row["id"] for row in spark.read.json(str(tmp_path / "out")).collect()) == ["o0", "o1", "o2"]
+    letters_once = spark.read.json(str(tmp_path / "dead" / "joined")).collect()
+    assert sorted(base64.b64decode(letter["value"]) for letter in letters_once) == [b"no JSON 0", b"no JSON 1"]
 
 
 @pytest.mark.nightly

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import requests
 from pyiceberg.catalog import Catalog, load_catalog
@@ -155,6 +156,24 @@ def test_events_are_appended_once(shop: Shop) -> None:
         sink.apply(batch_id(0), batch(a=1)[0], batch()[1].select([]))
     sink.apply(batch_id(1), batch(a=1)[0], batch()[1].select([]))
     assert shop.rows == 2 * [{"id": "a", "n": 1}]
+
+
+def test_nulls_of_lists_and_maps_of_structs_stay_null_when_their_file_is_written_again(shop: Shop) -> None:
+    item = pa.struct([("a", pa.int64())])
+    values = {"none": None, "empty": ([], []), "some": ([{"a": 1}], [("k", {"a": None})])}
+    schema = pa.schema([("id", pa.string()), ("lists", pa.list_(item)), ("maps", pa.map_(pa.string(), item))])
+    columns = {"id": list(values), "lists": [], "maps": []}
+    for value in values.values():
+        lists, maps = value or (None, None)
+        columns["lists"].append(lists)
+        columns["maps"].append(maps)
+    rows = pa.table(columns, schema)
+    sink = shop.sink(schema)
+    for number, part in enumerate((rows, rows.slice(2))):
+        sink.apply(batch_id(number), part, rows.select(["id"]).slice(3))
+        files = [pq.read_table(file.removeprefix("file://")) for file in shop.files]
+        written = sorted(pa.concat_tables(files).to_pylist(), key=lambda row: list(values).index(row["id"]))
+        assert written == rows.to_pylist()
 
 
 def test_two_writers_of_the_same_rows_at_the_same_time_both_write_all_their_batches(shop: Shop) -> None:
