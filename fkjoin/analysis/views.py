@@ -197,7 +197,8 @@ def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
         )
     if any(below.materialized == name for below in in_order(*node.inputs)):
         raise TopologyError(
-            f"materialize: an input of {table.name} is materialized as {name!r}; choose another name"
+            f"materialize: an input of {table.name} is materialized as {name!r}; "
+            "choose another name"
         )
     kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)
     return replace(

@@ -128,15 +128,14 @@ def _other_sources(before: list[str], plan: Physical) -> str | None:
 
 
 def _places(plan: Physical) -> list[str]:
-    """What a plan reads, in the order in which Spark counts it."""
-    places = []
-    for source in reads(plan):
-        place = type(source).__name__.lower()
-        if isinstance(source, Read):
-            path = source.options.get("subscribe") if source.path is None else source.path
-            place = f"{source.format} {masked(path or '')}"
-        places.append(place)
-    return places
+    """The paths and topics that a plan reads, in the order in which Spark counts them."""
+    return [_place_of(source) for source in reads(plan)]
+
+
+def _place_of(source: Physical) -> str:
+    if isinstance(source, Read):
+        return f"{source.format} {masked(source.path or source.options.get('subscribe', ''))}"
+    return type(source).__name__.lower()
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -56,8 +56,8 @@ pyiceberg.io.pyarrow.ArrowProjectionVisitor = _Projection  # type: ignore[misc]
 def _with_nulls(projected: pa.Array | None, array: pa.Array | None) -> pa.Array | None:
     if projected is None or array is None or projected.null_count == array.null_count:
         return projected
-    kept = pc.if_else(array.is_valid(), projected, pa.scalar(None, projected.type))
-    return kept.cast(projected.type)  # which has the fields' numbers
+    nullable = pc.if_else(array.is_valid(), projected, pa.scalar(None, projected.type))
+    return nullable.cast(projected.type)  # whose fields have their numbers
 
 
 @dataclass
