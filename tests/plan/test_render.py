@@ -152,7 +152,7 @@ def text_of(node: Node, *running: Running) -> str:
 
 def test_a_store_is_bound_to_what_rows_are_made_of_down_to_the_next_store() -> None:
     records = {"key": ("id",), "version": ("lsn",), "deleted": None, "timestamp": None, "snapshot": False}
-    assert unkept(LARGE_RECORDS) == {"large": {"steps": (("filter", "n > 1"),)}, "orders": records}
+    assert unkept(LARGE_RECORDS) == {"large": {"of": ["orders"], "steps": (("filter", "n > 1"),)}, "orders": records}
     assert unkept(DISTINCT, SHOPS) == {"seen": {}, "shops": {**records, "key": ("shop",)}}
     assert unkept(replace(LARGE_RECORDS, materialized="kept")).keys() == {"large"}
 
