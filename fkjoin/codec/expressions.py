@@ -223,8 +223,12 @@ def _row_cast(part: Part, value: Any) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             raise ArithmeticError(f"{value} does not fit into {_INTEGERS[after]}")
         return int(value)
+    if after.id == _FLOAT and isinstance(value, int):
+        return float(np.int64(value).astype(np.float32))  # rounded once
     if pa.types.is_floating(after):
         return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # as Spark has it, also in ANSI mode
     if isinstance(value, Decimal):
         return value
     return Decimal(str(value)) if isinstance(value, float) else Decimal(int(value))
@@ -251,7 +255,7 @@ def _whole_quotient(left: Any, right: Any) -> int:
 def _remainder(left: Any, right: Any) -> Any:
     # Spark's remainder has the sign of the dividend, Python's ``%`` the divisor's.
     if isinstance(left, float):
-        return math.fmod(left, right)
+        return math.nan if math.isinf(left) else math.fmod(left, right)
     return left - right * _whole_quotient(left, right)
 
 

@@ -31,7 +31,7 @@ from fkjoin.plan.optimizer import (
 from fkjoin.plan.physical import Counted, Physical, Stage, by_spark, union
 from fkjoin.plan.rules import ANSWERS_KEEP_WHAT_IS_READ, JOIN_KEEPS_WHAT_IT_NEEDS
 from fkjoin.spark.frame import DELETED, KEY, ROW
-from fkjoin.spark.names import quoted_if_needed
+from fkjoin.spark.names import quoted, quoted_if_needed
 from fkjoin.spark.schemas import arrow_schema, column_texts, listed, spark_schema
 from fkjoin.spark.specs import GatherSpec, MultiSubscriptionSpec, ScatterSpec, StageSpec, StateSpec
 from fkjoin.spark.unpacking import UnpackResults
@@ -66,11 +66,13 @@ def begin(sides: JoinSides, *, how: How, fields: Mapping[str, Place]) -> Joins:
     )
 
 
-def _name(key: Field) -> str:
-    """The text of a field of the left table."""
+def _name(key: Field, columns: Sequence[str]) -> str:
+    """The text of a field of the left table, which has these columns."""
     if len(key.path) == 1:
         return key.path[0]
-    return ".".join(map(quoted_if_needed, key.path))
+    text = ".".join(map(quoted_if_needed, key.path))
+    # A column may be called as the path is written.
+    return quoted(*key.path) if text in columns else text
 
 
 def share(
@@ -114,7 +116,7 @@ def _joined(
         return "the foreign key reads a right table's columns"
     if len(joins.rights) >= _MOST:
         return f"{_MOST} right tables are the most"
-    names = [_name(key) for key in keys]
+    names = [_name(key, joins.left.row_type.names) for key in keys]
     bound = joins.bound
     if bound is not None:
         bound = (*bound, *bind("extractor", names, joins.left.planned.scope))

@@ -73,6 +73,7 @@ class SettleOptions(TypedDict, total=False):
     every: bool
     as_read: bool
     in_order: bool
+    of_answers: bool
 
 
 def resolve(
@@ -104,6 +105,7 @@ def settle(
     every: bool = False,
     as_read: bool = False,
     in_order: bool = False,
+    of_answers: bool = False,
     complete: Complete | None = None,
 ) -> Settled:
     """Resolve, and say what each change replaces::
@@ -115,7 +117,8 @@ def settle(
 
     A result is compared by its digest: a hash of it, or with ``keep="value"`` the value itself.
     ``every``: also emit results that are unchanged (emit on update); never tombstones of keys
-    without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``complete``: of a table
+    without a result.  ``as_read``, ``in_order``: see ``newest_only``.  ``of_answers``: the values
+    are made of answers, some of which leave the joined row unchanged.  ``complete``: of a table
     that is materialized, what makes rows whole that lack values.
     """
     sweep(store, now_ms)
@@ -171,8 +174,8 @@ def settle(
     time = ts[np.maximum.accumulate(np.where(~same | every, answers, 0))[last]]
     unchanged = equal(take(digest, last), take(digest_before, final))
     # A group has the timestamp of its rows' latest changes, also of those that contribute the same.
-    # So a change that brings nothing but a later timestamp is passed on.
-    if keep == "value":
+    # So a change that brings nothing but a later timestamp is passed on.  Answers may be no change.
+    if keep == "value" and not of_answers:
         time = np.maximum.reduceat(ts, np.flatnonzero(first))
         unchanged &= time <= held.ts[final]
     emission = EmitDecision.of(had[final], has[last], unchanged, count, every=every)

@@ -5,6 +5,7 @@ What a rule makes of a topology: tests/plan/test_rules.py.  The same on Spark: t
 
 from __future__ import annotations
 
+import datetime
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -203,3 +204,27 @@ def test_a_filter_below_a_join_keeps_rows_out_of_its_stores_and_can_be_switched(
     for excluded in (known.FILTER_GOES_BELOW_JOIN, ""):
         spark.conf.set(EXCLUDED, excluded)
         write()
+
+
+def test_an_answer_that_leaves_the_joined_row_as_it_was_changes_no_group(spark: SparkSession, tmp_path: Path) -> None:
+    of = Sources(spark, tmp_path, {})
+    orders = of.files("orders", "order_id", "order_id string, customer_id string, amount int, at timestamp", timestamp="at")
+    joiner = ["left.amount > 10 as large", "right.region"]
+    joined = fk_join(orders, of.customers, "customer_id", joiner=joiner, name="joined")
+    driver = Driver(joined.group_by("region", name="counted").count())
+    driver.input("customers").change("c1", {"region": "north"})
+    counts = []
+    for second, amount in enumerate((20, 30)):
+        at = datetime.datetime(2026, 1, 1, 0, 0, second, tzinfo=datetime.timezone.utc)
+        driver.input("orders").change("o1", {"customer_id": "c1", "amount": amount}, timestamp=at)
+        counts.append([change.row["count"] for change in driver.run() if change.row])
+    assert counts == [[1], []]
+
+
+def test_a_foreign_key_in_a_struct_is_no_column_that_is_called_as_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    of = Sources(spark, tmp_path, {})
+    orders = of.files("orders", "order_id", "order_id string, customer_id string, `a.b` string, a struct<b: string>")
+    first = fk_join(orders, of.customers, "customer_id", name="first")
+    second = fk_join(first, of.products, "left.a.b", name="second")
+    assert second._plan.joins is not None
+    assert [key.path for key in second._plan.joins.bound or ()] == [("customer_id",), ("a", "b")]

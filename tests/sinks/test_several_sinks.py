@@ -117,7 +117,7 @@ def begun(checkpoint: Path, *places: str) -> None:
     """Make a checkpoint as a query leaves it; with ``places``, a query with several sinks."""
     checkpoint.mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id": "1"}')
-    (checkpoint / DOCUMENT).write_bytes(Begun("UTC", [], 1, sinks=list(places) or None).data())
+    (checkpoint / DOCUMENT).write_bytes(Begun("UTC", [], ["text /in"], sinks=list(places) or None).data())
 
 
 def test_a_jobs_sinks_are_where_they_were_begun(spark: SparkSession, tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ class RegroupSpec(RowsOrAnswers):
             every=self.every,
             as_read=self.as_read,
             in_order=self.in_order,
+            of_answers=self.from_answers is not None,
             windows=self.windows,
             letters=self.letters,
             **self._times(messages),
