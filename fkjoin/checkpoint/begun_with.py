@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from fkjoin.checkpoint.batch_log import BatchLog
 from fkjoin.checkpoint.begun import MISSHAPEN, Begun, unusable
 from fkjoin.checkpoint.damage import NEW_OR_BACK
+from fkjoin.checkpoint.files import without_escapes
 from fkjoin.errors import FkJoinError, masked
 from fkjoin.plan.physical import Physical, Read, reads, stages
 from fkjoin.sessions.settings import EXCLUDED, OPTIMIZE, TIME_ZONE, time_zone
@@ -37,9 +38,9 @@ def require_begun_with(
 
     Before its first batch is done, the checkpoint is bound to no plan and no zone, and both are
     noted in ``begun``.  It is bound if a sink has that batch, which ``written`` names.  The sink
-    would leave out the rows that the batch has by the plan.  It is bound to its sources as soon as
-    the batch has begun: Spark repeats it with the files and offsets that it has logged.
-    ``tables``: facts that no store of the plan is bound to.
+    would leave out the rows that the batch has by the plan.  If the batch has begun, the sources
+    must be the same: Spark repeats it with the files and offsets that it has logged for each, by
+    number.  ``tables``: facts that no store of the plan is bound to.
     """
     log = BatchLog(spark, checkpoint.rstrip("/"))
     zone, bound = time_zone(spark), log.done >= 0
@@ -58,17 +59,17 @@ def require_begun_with(
                 f"set {TIME_ZONE} to {begun.zone}, or start with a new checkpoint and an empty "
                 "target"
             )
-    if begun.sources is not None and log.last > log.done:
-        changed = _other_sources(begun.sources, plan)
-        if changed is not None:
-            raise FkJoinError(
-                f"checkpoint: {checkpoint} has begun batch {log.last} with other sources: "
-                f"{changed}; {NEW_OR_BACK}"
-            )
+    places = [_place_of(source) for source in reads(plan)]
+    if not bound and log.last >= 0 and begun.sources not in (None, places):
+        was = _listed(begun.sources or [])
+        raise FkJoinError(
+            f"checkpoint: {checkpoint} has begun a batch that reads {was}, and the query now reads "
+            f"{_listed(places)}; {NEW_OR_BACK}"
+        )
     if not bound:
         begun.zone = zone
         begun.operators = [(spec.name, json.loads(spec.state.identity)) for spec in stages(plan)]
-        begun.sources = _places(plan)
+        begun.sources = places
         begun.tables = dict(tables)
 
 
@@ -97,9 +98,13 @@ def _changed(
     if len(before) != len(specs):
         was, now = _listed(name for name, _ in before), _listed(spec.name for spec in specs)
         return f"its operators were {was} and are now {now}, perhaps by {_RULES}"
-    sources = _other_sources(begun.sources or [], plan)
-    if sources is not None:
-        return sources
+    sources, read = len(reads(plan)), len(begun.sources or [])
+    if read != sources:
+        return (
+            f"it read {read} sources and snapshots and now reads {sources}, perhaps since a "
+            "snapshot was added or left out, or since a table that is used twice was read once "
+            f"and is read twice, or by {_RULES}"
+        )
     try:
         for (_, identity), spec in zip(before, specs, strict=True):
             known = json.dumps(identity).encode()
@@ -112,30 +117,13 @@ def _changed(
     return difference(*facts)
 
 
-def _other_sources(before: list[str], plan: Physical) -> str | None:
-    """Say how the sources are other than they were; None if they are not."""
-    places = _places(plan)
-    if len(before) != len(places):
-        return (
-            f"it read {len(before)} sources and snapshots and now reads {len(places)}, perhaps "
-            "since a snapshot was added or left out, or since a table that is used twice was read "
-            f"once and is read twice, or by {_RULES}"
-        )
-    for was, now in zip(before, places, strict=True):
-        if was != now:
-            return f"it read {was} and now reads {now} in its place"
-    return None
-
-
-def _places(plan: Physical) -> list[str]:
-    """The paths and topics that a plan reads, in the order in which Spark counts them."""
-    return [_place_of(source) for source in reads(plan)]
-
-
 def _place_of(source: Physical) -> str:
-    if isinstance(source, Read):
-        return f"{source.format} {masked(source.path or source.options.get('subscribe', ''))}"
-    return type(source).__name__.lower()
+    """Name it by what the user gave: how files are read depends on options and folders there."""
+    if not isinstance(source, Read):
+        return type(source).__name__.lower()
+    if source.path is None:
+        return f"topic {source.options.get('subscribe')}"
+    return masked(without_escapes(source.path))
 
 
 def _listed(names: Iterable[str]) -> str:

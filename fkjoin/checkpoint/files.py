@@ -27,6 +27,11 @@ def escaped(path: str) -> str:
     return IN_GLOBS.sub(r"\\\g<0>", path)
 
 
+def without_escapes(pattern: str) -> str:
+    """The path of a pattern that nothing else fits, such as ``/data/[o]rders``."""
+    return re.sub(r"\[(\w)\]|\\(.)", r"\1\2", pattern).rstrip("/")
+
+
 def files_at(spark: SparkSession, folder: str | Path) -> Files:
     """The files of a folder; ``FkJoinError`` if the session has no file system for it."""
     require_running(spark)

@@ -20,7 +20,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fkjoin import FkJoinError, Table, TopologyError, cogroup, fk_join
 from fkjoin.checkpoint import begun_with
 from fkjoin.checkpoint.begun import DOCUMENT, Begun
+from fkjoin.checkpoint.files import escaped, without_escapes
 from fkjoin.events import Enriched
+from fkjoin.files.folders import as_glob
 from fkjoin.plan.physical import Physical, Union
 from fkjoin.sessions.settings import TIME_ZONE
 from fkjoin.sinks import Parquet
@@ -116,9 +118,15 @@ def test_a_batch_that_has_begun_is_bound_to_its_sources(spark: SparkSession, tmp
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "offsets" / "0").touch()
     begun_with.require_begun_with(begun, spark, str(checkpoint), plan("right"))
-    says = r"has begun batch 0 with other sources: it read text .*/right/visits and now reads text .*/wrong/visits in its place"
+    says = r"has begun a batch that reads .*/right/visits, and the query now reads .*/wrong/visits; start this version"
     with pytest.raises(FkJoinError, match=says):
         begun_with.require_begun_with(begun, spark, str(checkpoint), plan("wrong"))
+
+
+def test_a_source_is_known_by_its_path_however_spark_is_told_of_it() -> None:
+    for path in ("/in/visits", "/in/visits/", "s3a://lake/[visits]*/b", "/in/2026"):
+        for pattern in (as_glob(path), escaped(path)):
+            assert without_escapes(pattern) == without_escapes(path)
 
 
 @pytest.mark.usefixtures("visit")
