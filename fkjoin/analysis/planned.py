@@ -227,14 +227,14 @@ def refuse_same_name(name: str, nodes: Iterable[Node], kind: str) -> None:
     sources: dict[str, Source] = {}
     keepers: dict[str, Node] = {}
     for node in in_order(*nodes):
-        kept_as = node.materialized
+        kept_as = node.kept_as
         if name in (node.name, kept_as):
             raise TopologyError(
                 f"name: {name!r} already names an input of this {kind}; choose another"
             )
         if kept_as is not None and keepers.setdefault(kept_as, node) != node:
             raise TopologyError(
-                f"name: two inputs of this {kind} are materialized as {kept_as!r}; "
+                f"name: the rows of two inputs of this {kind} are kept as {kept_as!r}; "
                 "materialize one under another name"
             )
         if isinstance(node, Source) and (other := sources.setdefault(node.name, node)) != node:

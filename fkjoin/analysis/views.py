@@ -195,9 +195,9 @@ def materialized(table: Planned, *, name: str, settings: Settings) -> Planned:
             f"state; materialize the table below {table.name}, or write the rows of {table.name} "
             "to a sink"
         )
-    if any(below.materialized == name for below in in_order(*node.inputs)):
+    if any(below.kept_as == name for below in in_order(*node.inputs)):
         raise TopologyError(
-            f"materialize: an input of {table.name} is materialized as {name!r}; "
+            f"materialize: the rows of an input of {table.name} are kept as {name!r}; "
             "choose another name"
         )
     kinds = as_emitted("key", table.key_type), as_emitted("row", table.row_type)

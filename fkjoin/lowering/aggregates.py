@@ -345,9 +345,9 @@ class AggregatePlan:
         )
 
     def _aggregated(self, grouped: Physical) -> Physical:
-        bound, label = self._bound, self.planned.name
+        bound = self._bound
         spec = AggregateSpec(
-            self._state(AggregateSpec, self._contributed.node.materialized or label),
+            self._state(AggregateSpec, self._contributed.node.kept_as),
             fold=bound.fold,
             in_order=bound.topic is None,
             every=bound.emission.every,

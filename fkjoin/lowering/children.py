@@ -73,7 +73,7 @@ def plan_children(planned: Planned, right: TablePlan, left: TablePlan) -> TableP
     result = arrow_schema("column", bound.result)
     family = Family(key, columns.left, columns.right, result)
     facts = {
-        "materialized": node.materialized or label,
+        "materialized": node.kept_as,
         "extractor": node.extractor,
         "column": node.column,
         "key": column_texts(key),

@@ -277,8 +277,7 @@ def plan_flat_map(planned: Planned, table: TablePlan) -> TablePlan:
         every=emission.every,
     )
     spread_out = MessagesOnly(Counted(Stage(rows, spread), f"{label}-spread", ("spread",)))
-    materialized = node.materialized or label
-    owners = OwnersSpec(state(OwnersSpec, materialized=materialized), every=emission.every)
+    owners = OwnersSpec(state(OwnersSpec, materialized=node.kept_as), every=emission.every)
     results = paced(planned, counted(spread_out, owners), about)
     unpack = UnpackResults(key, (row,), node.versions)
     dead = (*table.dead, *table.dead_of(bound.expression, label), *outputs.dead(label))

@@ -167,12 +167,12 @@ def _obstacle(node: Aggregate) -> str | None:
 def plan_merge(planned: Planned, *tables: TablePlan) -> TablePlan:
     """Tables with the same columns, one laid over the other."""
     bound: MergeBound = planned.bound
-    settings, label, first = bound.settings, planned.name, tables[0]
+    settings, first = bound.settings, tables[0]
     assert isinstance(planned.node, Merge)
     node = replace(planned.node, tables=tuple(table.node for table in tables))
     key, row = arrow_schema("key", first.key_type), arrow_schema("row", first.row_type)
     facts = {
-        "materialized": node.materialized or label,
+        "materialized": node.kept_as,
         "key": column_texts(key),
         "row": column_texts(row),
     }
@@ -207,7 +207,7 @@ def plan_cogroup(planned: Planned, *tables: TablePlan) -> TablePlan:
     node = replace(planned.node, tables=tuple(nodes))
     key = arrow_schema("key", first.key_type)
     facts = {
-        "materialized": node.materialized or label,
+        "materialized": node.kept_as,
         "key": column_texts(key),
         "columns": column_texts(fold.schema),
     }

@@ -69,10 +69,17 @@ class Node:
 
     reads: ClassVar[tuple[str, ...]] = ()
     """The names of the fields that are tables which it reads."""
+    keeps_rows = False
+    """True where rows are kept under its own name, if it is not materialized."""
     rooted = False
     """True where versions of rows say which records of topics they are made of."""
     appends = False
     """True for events: no table, since each row is sent once."""
+
+    @property
+    def kept_as(self) -> str | None:
+        """The name by which its rows are read from state; None if only their hashes are kept."""
+        return self.materialized or (self.name if self.keeps_rows else None)
 
     @property
     def inputs(self) -> tuple[Node, ...]:

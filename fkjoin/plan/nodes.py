@@ -168,6 +168,7 @@ class _OfOne(Node):
 class Aggregate(_OfOne):
     """A table's rows by group, summed up (KIP-904)."""
 
+    keeps_rows = True
     key: tuple[str, ...] = field()
     grouped_by: tuple[str, ...]
     value: tuple[str, ...]
@@ -212,6 +213,8 @@ class _Union(Node):
 
     tables: tuple[Node, ...]
     emit: str = field()
+
+    keeps_rows = True
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -285,6 +288,7 @@ class Children(Node):
     emit: str = ON_CHANGE
 
     reads = ("left", "right")
+    keeps_rows = True
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -307,6 +311,8 @@ class FlatMap(_OfOne):
     keyed_by: tuple[str, ...]
     """Expressions of the key."""
     emit: str = ON_CHANGE
+
+    keeps_rows = True
 
     def text(self) -> NodeText:
         key, stages = ("key", ", ".join(self.keyed_by)), {"spread": StageText(self.table.key)}

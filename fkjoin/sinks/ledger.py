@@ -142,7 +142,7 @@ def rows_of_state(table: TablePlan, log: BatchLog) -> DataFrame:
         raise FkJoinError(f"{table.name} has events, which no state keeps")
     if log.done < 0:
         return table.spark.createDataFrame([], table.changes.schema)
-    name = getattr(table.node, "materialized", None) or table.name
+    name = table.node.kept_as or table.name
     rows = read_state(table.spark, log.checkpoint, name, batch=log.done)
     lacking = [name for name in (*table.key, *table.rest) if name not in rows.columns]
     if lacking:

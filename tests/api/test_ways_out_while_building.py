@@ -562,11 +562,16 @@ def test_the_name_and_the_emission_of_an_operator_are_checked(made: Tables, oper
 
 def test_rows_are_kept_under_one_name_each(made: Tables) -> None:
     orders, customers = made.orders.materialize("rows"), made.customers.materialize("rows")
-    with pytest.raises(TopologyError, match="two inputs of this .* are materialized as 'rows'; materialize one under another"):
+    says = "the rows of two inputs of this .* are kept as 'rows'; materialize one under another"
+    with pytest.raises(TopologyError, match=says):
         fk_join(orders, customers, "customer", name="joined")
     joined = fk_join(orders, made.customers.materialize("more"), "customer", name="joined")
-    with pytest.raises(TopologyError, match="^materialize: an input of joined is materialized as 'rows'; choose another name"):
+    says = "^materialize: the rows of an input of joined are kept as 'rows'; choose another name"
+    with pytest.raises(TopologyError, match=says):
         joined.materialize("rows")
     with pytest.raises(TopologyError, match="^name: 'more' already names an input"):
         joined.filter("true", name="more")
-    joined.materialize("all").filter("true", name="rest")
+    joined.materialize("all").filter("true", name="rest").materialize("joined")
+    counted = made.orders.group_by("customer", name="counted").count()
+    with pytest.raises(TopologyError, match="the rows of an input of many are kept as 'counted'; choose another name"):
+        counted.filter("count > 1", name="many").materialize("counted")
